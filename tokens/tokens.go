@@ -1,0 +1,235 @@
+// Package tokens counts how many input tokens a request costs, before it is
+// sent, as the vendor bills it.
+//
+// Text is counted exactly as the vendor's tokenizer does; text that spells a
+// special token is text. What stands around the text (the frame of a
+// message, tool definitions, response formats, images, audio) is counted by
+// named rules, fitted on billed requests. What cannot be known from the
+// request alone (an image behind a URL, a file, state the upstream keeps) is
+// charged a stated amount and marked as an estimate: never nothing, and never
+// an error. Each figure says on which Basis it stands.
+//
+// The package does no I/O: the vocabularies are embedded.
+package tokens
+
+import (
+	"fmt"
+)
+
+// An Endpoint is the path of a counted endpoint below /v1/.
+type Endpoint string
+
+const (
+	ChatCompletions Endpoint = "chat/completions"
+	Completions     Endpoint = "completions"
+	Embeddings      Endpoint = "embeddings"
+	Responses       Endpoint = "responses"
+)
+
+// A Basis says how well a count is known. Bases are ordered from best to
+// worst; a sum has the worst basis of its parts.
+type Basis uint8
+
+const (
+	Exact            Basis = iota // as the vendor counts it
+	Rule                          // by a rule fitted on billed requests: near, often equal
+	Estimated                     // a part was charged by a constant or an upper bound
+	FallbackEncoding              // the model is not known; its encoding is a guess
+)
+
+// String returns the basis as reports print it.
+func (b Basis) String() string {
+	switch b {
+	case Exact:
+		return "exact"
+	case Rule:
+		return "rule"
+	case Estimated:
+		return "estimate"
+	case FallbackEncoding:
+		return "fallback-encoding"
+	}
+	return fmt.Sprintf("Basis(%d)", uint8(b))
+}
+
+// A Request is what is to be counted.
+type Request struct {
+	Endpoint Endpoint
+	Model    string // as the upstream will read it
+	Body     []byte // the raw JSON body; not kept, not changed
+}
+
+// An Estimate is the count of one Request.
+type Estimate struct {
+	Tokens   int    // input tokens, all parts together
+	Basis    Basis  // the worst of the parts' and the model's
+	Encoding string // name of the encoding, such as "o200k_base"
+
+	// Messages holds the tokens of each element of messages (or of input,
+	// where that is an array of items), its frame included. What is no
+	// message (tools, response format, reply priming) is in Parts only.
+	Messages []int
+
+	// Parts holds every charge, in the order of the request; they add up to
+	// Tokens.
+	Parts []Part
+}
+
+// A Part is one charge of an Estimate.
+type Part struct {
+	Path   string // where it stands in the body: "messages[3].content[1]", "tools"
+	Tokens int
+	Rule   string // the name of the rule that gave Tokens
+	Basis  Basis
+}
+
+// Uncounted returns the paths of the parts that could not be counted and were
+// charged by a constant or an upper bound instead.
+func (e *Estimate) Uncounted() []string {
+	var paths []string
+	for _, p := range e.Parts {
+		if p.Basis == Estimated {
+			paths = append(paths, p.Path)
+		}
+	}
+	return paths
+}
+
+// DefaultUnknownPart is the charge, in tokens, for a part that cannot be
+// counted.
+const DefaultUnknownPart = 1000
+
+// A Counter counts requests. The zero value is ready for use. A Counter may
+// be used by many goroutines at once and must not be copied after first use.
+type Counter struct {
+	// UnknownPart is the charge, in tokens, for a part that cannot be
+	// counted; 0 means DefaultUnknownPart.
+	UnknownPart int
+}
+
+// Count returns the input tokens of r. It fails only if the body is not JSON
+// of the endpoint's shape, or the endpoint is none of the four.
+func (c *Counter) Count(r Request) (Estimate, error) {
+	body, err := parse(r.Body)
+	if err != nil {
+		return Estimate{}, fmt.Errorf("reading request body: %w", err)
+	}
+	if !body.isObject() {
+		return Estimate{}, fmt.Errorf("reading request body: not a JSON object")
+	}
+	m := modelOf(r.Model)
+	t := &tally{
+		model:       m,
+		enc:         vocabulary(m.encoding),
+		unknownPart: c.UnknownPart,
+		est:         Estimate{Basis: m.basis, Encoding: m.encoding},
+	}
+	if t.unknownPart == 0 {
+		t.unknownPart = DefaultUnknownPart
+	}
+	switch r.Endpoint {
+	case ChatCompletions:
+		err = t.chat(body)
+	case Responses:
+		err = t.responses(body)
+	case Completions:
+		err = t.completions(body)
+	case Embeddings:
+		err = t.plain("input", body.get("input"))
+	default:
+		err = fmt.Errorf("counting: unknown endpoint %q", r.Endpoint)
+	}
+	if err != nil {
+		return Estimate{}, err
+	}
+	return t.est, nil
+}
+
+// Count counts r with a Counter of its own.
+func Count(r Request) (Estimate, error) { return new(Counter).Count(r) }
+
+// Text returns the tokens of plain text in the encoding of model, for output
+// that came without usage.
+func Text(model, text string) int {
+	return vocabulary(modelOf(model).encoding).count(text)
+}
+
+// TextIn returns the tokens of plain text in the encoding of that name.
+func TextIn(encoding, text string) (int, error) {
+	if !known(encoding) {
+		return 0, fmt.Errorf("unknown encoding %q", encoding)
+	}
+	return vocabulary(encoding).count(text), nil
+}
+
+// Warm loads the vocabularies, which otherwise happens at first use.
+func Warm() {
+	vocabulary(cl100k)
+	vocabulary(o200k)
+}
+
+// A tally adds up one Estimate.
+type tally struct {
+	model       model
+	enc         *encoding
+	unknownPart int
+	est         Estimate
+	names       map[string]string // tool call id → name of the called function
+	buf         []byte
+}
+
+// charge adds one part.
+func (t *tally) charge(path, rule string, basis Basis, n int) {
+	t.est.Parts = append(t.est.Parts, Part{Path: path, Tokens: n, Rule: rule, Basis: basis})
+	t.est.Tokens += n
+	t.est.Basis = max(t.est.Basis, basis)
+}
+
+// unknown adds a part that cannot be counted.
+func (t *tally) unknown(path string) {
+	t.charge(path, "unknown-part", Estimated, t.unknownPart)
+}
+
+// text counts the value of a JSON string; any other value has no text.
+func (t *tally) text(n node) int {
+	t.buf = n.appendStr(t.buf[:0])
+	return t.enc.count(string(t.buf))
+}
+
+// completions counts the body of the legacy endpoint: its prompts, with
+// nothing added.
+func (t *tally) completions(body node) error {
+	if suffix := body.get("suffix"); suffix.isString() {
+		t.charge("suffix", "suffix", Rule, t.text(suffix))
+	}
+	return t.plain("prompt", body.get("prompt"))
+}
+
+// plain counts the member called name, which is a text, an array of texts, an
+// array of token ids or an array of those.
+func (t *tally) plain(name string, n node) error {
+	sum := 0
+	switch {
+	case n.isString():
+		sum = t.text(n)
+	case n.isArray():
+		for i, e := range n.elements() {
+			switch {
+			case e.isString():
+				sum += t.text(e)
+			case e.isNumber():
+				sum++
+			case e.isArray():
+				for range e.elements() {
+					sum++
+				}
+			default:
+				return fmt.Errorf("reading request body: %s[%d] is neither a text nor tokens", name, i)
+			}
+		}
+	default:
+		return fmt.Errorf("reading request body: %s is neither a string nor an array", name)
+	}
+	t.charge(name, "text", Exact, sum)
+	return nil
+}
