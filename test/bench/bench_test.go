@@ -1,0 +1,225 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// TestMain plays the roles that run asks this very program to play.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && isRole(os.Args[1]) {
+		if err := playRole(os.Args[1], os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// The whole benchmark runs with each baseline against itself, every answer of
+// them is right, and each section prints its table.
+func TestQuickRunOfTheBaselines(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the benchmark reads /proc, which only Linux has")
+	}
+	var out, errs bytes.Buffer
+	err := run(t.Context(), []string{"-baselines", "-quick", "-streams", "100", "-dir", t.TempDir()}, &out, &errs)
+	if err != nil {
+		t.Fatalf("%v\n%s%s", err, &out, &errs)
+	}
+	for _, want := range []string{
+		"Hit from memory", "1 KB × 16 clients", "512 KB × 64 clients", "≤ 1.40",
+		"Miss with both commits", "not reported", "≤ 0.70 ms",
+		"Streams", "5ms apart", "100 streams × 64 clients", "chunks held back",
+		"Memory", "≤ 64.0 MiB", "Start", "≤ 500.00 ms",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the report lacks %q", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(out.String())
+	}
+}
+
+func TestRequestsAreJSONOfTheirSize(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, size := range bodySizes {
+		for i, marker := range []string{hitMarker(size, 0), hitMarker(size, 1), freshMarker(kindStream, 1)} {
+			body := request(size, marker)
+			if len(body) != size {
+				t.Errorf("%d KB, body %d: %d bytes", size/KB, i, len(body))
+			}
+			var v struct {
+				Messages []struct{ Role, Content string }
+				Stream   bool
+			}
+			if err := json.Unmarshal(body, &v); err != nil {
+				t.Fatalf("%d KB, body %d: %v", size/KB, i, err)
+			}
+			if len(v.Messages) < 2 || v.Messages[0].Role != "system" || v.Stream != (i == 2) {
+				t.Errorf("%d KB, body %d: %d messages, stream %t", size/KB, i, len(v.Messages), v.Stream)
+			}
+			for _, m := range v.Messages {
+				if !strings.HasPrefix(m.Content, markerTag+marker+"] ") || seen[m.Content] {
+					t.Errorf("%d KB, body %d: message %.60q is not its own", size/KB, i, m.Content)
+				}
+				seen[m.Content] = true
+			}
+			if got, err := findMarker(body); got != marker || err != nil {
+				t.Errorf("findMarker = %q, %v; want %q", got, err, marker)
+			}
+		}
+	}
+}
+
+func TestStampMakesTheRequestOfItsMarker(t *testing.T) {
+	work := requestTemplate(missSize, kindFresh)
+	one, two := freshMarker(kindFresh, 1), freshMarker(kindFresh, 2)
+	first := bytes.Clone(work.stamp(one))
+	if got, _ := findMarker(first); got != one || bytes.Contains(first, []byte(two)) {
+		t.Errorf("stamped %q, found %q", one, got)
+	}
+	if second := work.stamp(two); bytes.Contains(second, []byte(one)) || !bytes.Contains(second, []byte(two)) {
+		t.Errorf("a second stamp leaves %s", second)
+	}
+	if got, want := answerTemplate().stamp(two), answer(two); !bytes.Equal(got, want) {
+		t.Errorf("stamped answer\n%s\nwant\n%s", got, want)
+	}
+}
+
+// Every way in which an answer can be wrong is seen: the benchmark must not
+// praise a fast server that answers rubbish.
+func TestAsksSeeWrongAnswers(t *testing.T) {
+	replace := func(old, new string) func(http.Header, string) (int, string) {
+		return func(_ http.Header, body string) (int, string) { return 200, strings.Replace(body, old, new, 1) }
+	}
+	chunk3 := `"content":"3 `
+	for _, test := range []struct {
+		name   string
+		kind   byte
+		tamper func(http.Header, string) (status int, body string)
+		wrong  bool   // a wrongAnswer rather than a failure of transport
+		want   string // in the error; "" for none
+	}{
+		{"right answer", kindFresh, replace("", ""), false, ""},
+		{"other bytes", kindFresh, replace(`"refusal":null`, `"refusal": null`), true, "got"},
+		{"another request's answer", kindFresh, replace("chatcmpl-m000000000000001", "chatcmpl-m000000000000002"), true, "got"},
+		{"status", kindFresh, func(_ http.Header, body string) (int, string) { return 503, body }, true, "status 503"},
+		{"cache state", kindFresh, func(h http.Header, body string) (int, string) {
+			h.Set("X-LLMProxy-Cache", "hit")
+			return 200, body
+		}, true, `"hit", want "miss"`},
+		{"right stream", kindStream, replace("", ""), false, ""},
+		{"comments in a stream", kindStream, replace("data: [DONE]", ": keep-alive\n\ndata: [DONE]"), false, ""},
+		{"stream status", kindStream, func(_ http.Header, body string) (int, string) { return 429, body }, true, "status 429"},
+		{"no [DONE]", kindStream, replace("data: [DONE]\n\n", ""), false, "cut after 32 of 32"},
+		{"early [DONE]", kindStream, replace("data: ", "data: [DONE]\n\ndata: "), true, "[DONE] before"},
+		{"chunk lost", kindStream, replace(chunk3, `"content":"4 `), true, "want chunk 3"},
+		{"chunk after the end", kindStream, replace("data: [DONE]", "data: {}"), true, "chunk"},
+		{"early end", kindStream, replace(`"finish_reason":null`, `"finish_reason":"stop"`), true, "finishes after 0 chunks"},
+		{"error frame", kindStream, replace(`"choices":[{`, `"error":{},"x":[{`), true, "chunk"},
+		{"named event", kindStream, replace("data: ", "event: chunk\ndata: "), true, "line"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			mock := mockUpstream()
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				rec := httptest.NewRecorder()
+				mock.ServeHTTP(rec, r)
+				w.Header().Set("X-LLMProxy-Cache", "miss")
+				status, body := test.tamper(w.Header(), rec.Body.String())
+				w.WriteHeader(status)
+				io.WriteString(w, body)
+			}))
+			defer server.Close()
+			c, err := dial(server.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.nc.Close()
+			work := fresh{test.kind, requestTemplate(missSize, test.kind), new(atomic.Int64)}
+			ask := freshAsk("miss", work)
+			if test.kind == kindStream {
+				ask = streamAsk("miss", work)
+			}
+			var s sample
+			err = ask(c, &s)
+			if _, wrong := errors.AsType[wrongAnswer](err); wrong != test.wrong {
+				t.Errorf("wrong answer: %t, want %t", wrong, test.wrong)
+			}
+			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v, want %q", err, test.want)
+			}
+			if err == nil {
+				if err := ask(c, &s); err != nil {
+					t.Errorf("second request on the connection: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// A wrong answer ends the run in failure, a lost one is only counted.
+func TestDriveTellsWrongFromLost(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	outcomes := []error{nil, io.ErrUnexpectedEOF, nil, wrongAnswer("other bytes"), io.EOF}
+	c, err := dial(server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { c.nc.Close() }()
+	var s sample
+	at := -1
+	if err := s.drive(c, func(*conn, *sample) error { return outcomes[at] }, func() bool { at++; return at < len(outcomes) }); err != nil {
+		t.Fatal(err)
+	}
+	if s.answered != 2 || s.failed != 3 || s.failure != io.ErrUnexpectedEOF || s.wrong != wrongAnswer("other bytes") {
+		t.Errorf("got %d answered, %d failed (%v), wrong: %v", s.answered, s.failed, s.failure, s.wrong)
+	}
+}
+
+func TestSeriesReadsThePrometheusText(t *testing.T) {
+	for line, want := range map[string]struct {
+		name  string
+		value float64
+		ok    bool
+	}{
+		`llmproxy_count_seconds_sum 1.25`:                       {"llmproxy_count_seconds_sum", 1.25, true},
+		`llmproxy_count_seconds_count{basis="exact"} 42`:        {"llmproxy_count_seconds_count", 42, true},
+		`llmproxy_count_seconds_bucket{step="a b",le="+Inf"} 7`: {"llmproxy_count_seconds_bucket", 7, true},
+		`# HELP llmproxy_count_seconds Time.`:                   {},
+	} {
+		name, value, ok := series(line)
+		if ok != want.ok || name != want.name || value != want.value {
+			t.Errorf("%s: got %q %v %t", line, name, value, ok)
+		}
+	}
+}
+
+func TestMedianAndQuantile(t *testing.T) {
+	if got := median([]float64{4, 1, 3, 2}); got != 2.5 {
+		t.Errorf("median of 1–4 = %v", got)
+	}
+	times := make([]time.Duration, 200)
+	for i := range times {
+		times[i] = time.Duration(200 - i)
+	}
+	for q, want := range map[float64]time.Duration{0.5: 100, 0.99: 198, 1: 200} {
+		if got := quantile(times, q); got != want {
+			t.Errorf("quantile %v of 1–200 = %d, want %d", q, got, want)
+		}
+	}
+}
