@@ -117,33 +117,42 @@ summary ticket response priority department regarding attached following unfortu
 configuration deployment performance temperature international responsibility documentation authentication
 Berlin Tuesday Martinez GmbH ACME-4471 2024-11-05 €1,299.00 14:30 v2.7.1 #88213 p.m. don't we'll customer's e-mail`)
 
-// appendProse appends length bytes of English sentences as the inside of a
-// JSON string: with quotations and paragraphs, so with \" and \n.
+// sentences of the prose, 4,000 of them, each the inside of a JSON string.
+var sentences = func() [][]byte {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	made := make([][]byte, 4000)
+	for i := range made {
+		made[i] = sentence(rnd)
+	}
+	return made
+}()
+
+// sentence makes a sentence of 5 to 18 words; one in six is a quotation and one
+// in five ends a paragraph, so that there are \" and \n.
+func sentence(rnd *rand.Rand) []byte {
+	text := make([]string, 5+rnd.IntN(14))
+	for i := range text {
+		text[i] = words[int(float64(len(words))*rnd.Float64()*rnd.Float64())] // frequent words first
+		if rnd.IntN(12) == 0 && i < len(text)-1 {
+			text[i] += ","
+		}
+	}
+	made := strings.Join(text, " ")
+	made = strings.ToUpper(made[:1]) + made[1:] + "."
+	if rnd.IntN(6) == 0 {
+		made = `\"` + made + `\"`
+	}
+	if rnd.IntN(5) == 0 {
+		return []byte(made + `\n\n`)
+	}
+	return []byte(made + " ")
+}
+
+// appendProse appends length bytes of sentences.
 func appendProse(dst []byte, rnd *rand.Rand, length int) []byte {
 	end := len(dst) + length
 	for len(dst) < end {
-		quoted := rnd.IntN(6) == 0
-		if quoted {
-			dst = append(dst, `\"`...)
-		}
-		for n := range 5 + rnd.IntN(14) {
-			word := words[int(float64(len(words))*rnd.Float64()*rnd.Float64())] // frequent words first
-			if n == 0 {
-				word = strings.ToUpper(word[:1]) + word[1:]
-			} else if dst = append(dst, ' '); rnd.IntN(12) == 0 {
-				dst = append(dst[:len(dst)-1], ", "...)
-			}
-			dst = append(dst, word...)
-		}
-		dst = append(dst, '.')
-		if quoted {
-			dst = append(dst, `\"`...)
-		}
-		if rnd.IntN(5) == 0 {
-			dst = append(dst, `\n\n`...)
-		} else {
-			dst = append(dst, ' ')
-		}
+		dst = append(dst, sentences[rnd.IntN(len(sentences))]...)
 	}
 	return trimProse(dst, end)
 }

@@ -70,7 +70,7 @@ type bench struct {
 	dir  string // databases, logs and configs of this run
 	out  io.Writer
 
-	servers int   // servers started so far, for their folders
+	started int   // processes started so far, for the names of their files
 	wrong   error // the first wrong response
 }
 
@@ -114,6 +114,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 
 // makeDir makes the folder of this run inside parent. The func it returns
 // removes the folder unless the run failed: then its logs are kept and named.
+// An interrupted run has not failed.
 func (b *bench) makeDir(parent string) (remove func(error) error, err error) {
 	if b.bin != "" {
 		if _, err := os.Stat(b.bin); err != nil {
@@ -127,7 +128,7 @@ func (b *bench) makeDir(parent string) (remove func(error) error, err error) {
 		return nil, err
 	}
 	return func(failure error) error {
-		if failure != nil {
+		if failure != nil && !errors.Is(failure, context.Canceled) {
 			return fmt.Errorf("logs and databases are kept in %s", b.dir)
 		}
 		return os.RemoveAll(b.dir)

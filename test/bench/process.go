@@ -79,7 +79,8 @@ func (b *bench) startRole(ctx context.Context, name, role string, args ...string
 	if err != nil {
 		return nil, err
 	}
-	p := &process{name: name, log: filepath.Join(b.dir, role+".log")}
+	b.started++
+	p := &process{name: name, log: filepath.Join(b.dir, fmt.Sprintf("%d-%s.log", b.started, role))}
 	cmd := exec.CommandContext(ctx, self, append([]string{role}, args...)...)
 	if _, err := cmd.StdinPipe(); err != nil { // held open as long as we live
 		return nil, err
@@ -99,8 +100,8 @@ func (b *bench) startRole(ctx context.Context, name, role string, args ...string
 
 // startServer starts llmproxy on a fresh database, before the upstream at base.
 func (b *bench) startServer(ctx context.Context, base string) (*process, error) {
-	b.servers++
-	dir := filepath.Join(b.dir, "server-"+strconv.Itoa(b.servers))
+	b.started++
+	dir := filepath.Join(b.dir, fmt.Sprintf("%d-llmproxy", b.started))
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}

@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
+	"time"
 )
+
+const pacedClients = 16
 
 // stream compares streams with M: the time to the first chunk, the delay of
 // each chunk, and how many of many streams are lost or cut when the upstream
@@ -29,10 +32,10 @@ func (b *bench) stream(ctx context.Context) error {
 		t.errors(of, a, viaM)
 		t.gap()
 
-		if a, viaM, err = b.streamDuel(ctx, 16, paced, server, m); err != nil {
+		if a, viaM, err = b.streamDuel(ctx, pacedClients, paced, server, m); err != nil {
 			return err
 		}
-		of = fmt.Sprintf("%d chunks, %s apart × 16 clients", paceChunks, chunkGap)
+		of = fmt.Sprintf("%d chunks, %s apart × %d clients", paceChunks, chunkGap, pacedClients)
 		t.ratio(of, firstP50, a, viaM, atMost(1.5))
 		t.ratio(of, firstP99, a, viaM, bound{})
 		for _, delay := range []measure{delayP50, delayP99, delayMax} {
@@ -46,11 +49,26 @@ func (b *bench) stream(ctx context.Context) error {
 }
 
 func (b *bench) streamDuel(ctx context.Context, clients int, f fresh, server, m target) (ours, base []sample, err error) {
-	samples, err := b.duel(ctx, clients, func(t target, _ int) ask { return streamAsk(t.state, f) }, server, m)
+	samples, err := b.duel(ctx, clients, func(t target, worker int) ask {
+		if f.kind == kindPaced {
+			return later(paceChunks*chunkGap*time.Duration(worker)/time.Duration(clients), streamAsk(t.state, f))
+		}
+		return streamAsk(t.state, f)
+	}, server, m)
 	if err != nil {
 		return nil, nil, err
 	}
 	return samples[0], samples[1], nil
+}
+
+// later puts off the first request by wait, so that the workers, whose streams
+// all take as long, do not ask in step.
+func later(wait time.Duration, next ask) ask {
+	return func(c *conn, s *sample) error {
+		time.Sleep(wait)
+		wait = 0
+		return next(c, s)
+	}
 }
 
 // held adds a row with the chunks that were held back: those that came only

@@ -94,7 +94,8 @@ func (t *table) compare(of string, m measure, ours, base []sample, by func(a, b 
 }
 
 // errors adds a row with the requests of both sides that got no right answer,
-// and a note for what failed first in each round.
+// and a note for what failed first in each round. Without a base its column is
+// empty.
 func (t *table) errors(of string, ours, base []sample) {
 	count := func(side []sample) (n int) {
 		for _, s := range side {
@@ -106,7 +107,11 @@ func (t *table) errors(of string, ours, base []sample) {
 		return n
 	}
 	n, wanted := count(ours), atMost(0)
-	t.row(of, "errors", strconv.Itoa(n), strconv.Itoa(count(base)), "", wanted.format(whole), wanted.met(float64(n)))
+	other := ""
+	if base != nil {
+		other = strconv.Itoa(count(base))
+	}
+	t.row(of, "errors", strconv.Itoa(n), other, "", wanted.format(whole), wanted.met(float64(n)))
 }
 
 func (t *table) note(format string, args ...any) {
@@ -136,7 +141,7 @@ func (t *table) print(w io.Writer) error {
 		fmt.Fprintln(&text, "note:", note)
 	}
 	page := t.title + "\n\n"
-	for line := range strings.Lines(text.String()) {
+	for line := range strings.Lines(strings.TrimRight(text.String(), " \n")) {
 		page += strings.TrimRight("  "+line, " \n") + "\n"
 	}
 	_, err := io.WriteString(w, page+"\n")
