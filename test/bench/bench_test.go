@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 )
 
 // TestMain plays the roles that run asks this very program to play.
@@ -59,8 +60,8 @@ func TestRequestsAreJSONOfTheirSize(t *testing.T) {
 	for _, size := range bodySizes {
 		for i, marker := range []string{hitMarker(size, 0), hitMarker(size, 1), freshMarker(kindStream, 1)} {
 			body := request(size, marker)
-			if len(body) != size {
-				t.Errorf("%d KB, body %d: %d bytes", size/KB, i, len(body))
+			if len(body) != size || !utf8.Valid(body) {
+				t.Errorf("%d KB, body %d: %d bytes, valid UTF-8: %t", size/KB, i, len(body), utf8.Valid(body))
 			}
 			var v struct {
 				Messages []struct{ Role, Content string }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"strings"
 )
@@ -75,7 +76,9 @@ func request(size int, marker string) []byte {
 		tail += `,"stream":true`
 	}
 	tail += "}"
-	rnd := rand.New(rand.NewPCG(uint64(size), hash(marker)))
+	seed := fnv.New64a()
+	seed.Write([]byte(marker))
+	rnd := rand.New(rand.NewPCG(uint64(size), seed.Sum64()))
 	body := append(make([]byte, 0, size), head...)
 	role, length := "system", min(size/5, 2*KB)
 	for n := 0; ; n++ {
@@ -94,15 +97,6 @@ func request(size int, marker string) []byte {
 		body = append(body, ',')
 		role, length = []string{"user", "assistant"}[n%2], min(size/3, 4*KB)
 	}
-}
-
-// hash is FNV-1a.
-func hash(s string) uint64 {
-	h := uint64(14695981039346656037)
-	for i := range len(s) {
-		h = (h ^ uint64(s[i])) * 1099511628211
-	}
-	return h
 }
 
 // words by falling frequency in the prose.
@@ -138,7 +132,10 @@ func sentence(rnd *rand.Rand) []byte {
 		}
 	}
 	made := strings.Join(text, " ")
-	made = strings.ToUpper(made[:1]) + made[1:] + "."
+	if c := made[0]; 'a' <= c && c <= 'z' {
+		made = string(c-'a'+'A') + made[1:]
+	}
+	made += "."
 	if rnd.IntN(6) == 0 {
 		made = `\"` + made + `\"`
 	}

@@ -117,6 +117,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 // An interrupted run has not failed.
 func (b *bench) makeDir(parent string) (remove func(error) error, err error) {
 	if b.bin != "" {
+		if b.bin, err = filepath.Abs(b.bin); err != nil {
+			return nil, err
+		}
 		if _, err := os.Stat(b.bin); err != nil {
 			return nil, fmt.Errorf("finding the server to measure: %w (build it, or measure only the baselines with -baselines)", err)
 		}
