@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"time"
 	_ "time/tzdata" // time zones must load where the machine has no zone files
 )
@@ -37,7 +38,7 @@ type UpstreamConfig struct {
 	BaseURL           string         `yaml:"base_url"` // http(s) URL, or builtin:sim
 	APIKey            string         `yaml:"api_key,omitempty"`
 	APIKeyEnv         string         `yaml:"api_key_env,omitempty"`
-	Models            []string       `yaml:"models"` // globs
+	Models            []string       `yaml:"models"` // names, where * stands for any text
 	Headers           []HeaderConfig `yaml:"headers"`
 	IdempotencyHeader string         `yaml:"idempotency_header"` // name of the header that carries the call's key; "" sends none
 	Retries           RetryConfig    `yaml:"retries"`
@@ -82,6 +83,20 @@ type CacheConfig struct {
 	Scope         string   `yaml:"scope"`     // step or shared: who shares an answer within a tenant
 	FinishReasons []string `yaml:"finish_reasons"`
 	Exclude       []string `yaml:"exclude"` // "+name" takes a body member out of the key, "-name" puts one back
+}
+
+// excluded applies the changes of Exclude to the members that are out of the key
+// by default.
+func (c CacheConfig) excluded(byDefault []string) []string {
+	names := slices.Clone(byDefault)
+	for _, change := range c.Exclude {
+		name := change[1:]
+		names = slices.DeleteFunc(names, func(n string) bool { return n == name })
+		if change[0] == '+' {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // LimitsConfig bounds what one request or the whole process may take.

@@ -16,45 +16,49 @@ func variableName(key string) string {
 }
 
 // variables reads the environment variables that stand for keys. An empty one
-// counts as not set. One that is almost the name of a setting is a mistake;
-// others that begin with LLMPROXY_ may be anybody's and become a warning.
+// counts as not set.
 func (r *reader) variables() map[string]any {
 	values := map[string]any{}
 	var names []string
+	r.source = sourceVariable
 	for key, value := range leaves(reflect.ValueOf(defaultConfig()), "") {
-		name := variableName(key)
-		names = append(names, name)
+		name, typ := variableName(key), reflect.TypeOf(value)
+		r.where = name
 		text := r.env[name]
-		if text == "" {
-			continue
-		}
-		r.source, r.where = sourceVariable, name
-		typ := reflect.TypeOf(value)
-		if typ.Kind() == reflect.Slice && typ.Elem().Kind() == reflect.Struct {
-			r.add("", "stands for a list that only the file can hold; move it there")
-			continue
-		}
-		if v := r.value(plainNode(text, typ), typ, key); v != nil {
-			put(values, strings.Split(key, "."), v)
-		}
-	}
-	for name, text := range r.env {
-		if text == "" || !strings.HasPrefix(name, "LLMPROXY_") || slices.Contains(names, name) || r.used[name] {
-			continue
-		}
-		near, ok := nearest(name, names)
 		switch {
-		case ok:
-			r.source, r.where = sourceVariable, name
+		case typ.Kind() == reflect.Slice && typ.Elem().Kind() == reflect.Struct:
+			if text != "" {
+				r.add("", "stands for a list that only the file can hold; move it there")
+			}
+			continue
+		case text != "":
+			if v := r.value(plainNode(text, typ), typ, key); v != nil {
+				put(values, strings.Split(key, "."), v)
+			}
+		}
+		names = append(names, name)
+	}
+	r.strayVariables(names)
+	return values
+}
+
+// strayVariables reports variables that are almost the name of a setting. Others
+// that begin with LLMPROXY_ may be meant for somebody else, and are a warning.
+func (r *reader) strayVariables(settings []string) {
+	for name, text := range r.env {
+		known := slices.Contains(settings, name) || r.used[name]
+		if known || text == "" || !strings.HasPrefix(name, "LLMPROXY_") || kubernetesVariable.MatchString(name) {
+			continue
+		}
+		r.where = name
+		if near, ok := nearest(name, settings); ok {
 			r.add("", "is no setting; did you mean %s?", near)
-		case strings.Contains(name, "__"):
-			r.source, r.where = sourceVariable, name
+		} else if strings.Contains(name, "__") {
 			r.add("", "is no setting; llmproxy config check shows them all")
-		case !kubernetesVariable.MatchString(name):
+		} else {
 			r.ignored = append(r.ignored, name)
 		}
 	}
-	return values
 }
 
 // kubernetesVariable matches what Kubernetes sets in every container beside a
@@ -65,11 +69,11 @@ var kubernetesVariable = regexp.MustCompile(`^LLMPROXY_(SERVICE_(HOST|PORT.*)|PO
 // written with commas.
 func plainNode(text string, t reflect.Type) *yaml.Node {
 	if t.Kind() != reflect.Slice {
-		return &yaml.Node{Kind: yaml.ScalarNode, Value: text}
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: text} // null is a word here
 	}
 	list := &yaml.Node{Kind: yaml.SequenceNode}
 	for item := range strings.SplitSeq(text, ",") {
-		list.Content = append(list.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: strings.TrimSpace(item)})
+		list.Content = append(list.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: strings.TrimSpace(item)})
 	}
 	return list
 }

@@ -240,6 +240,8 @@ func TestWarnings(t *testing.T) {
 		{"", nil, []string{`OPENAI_API_KEY of upstream "openai" is not set: the client's own Authorization goes through`}},
 		{withKeys, nil, []string{`OPENAI_API_KEY of upstream "openai" is not set: llmproxy has no key for it, and clients send their key to llmproxy`}},
 		{own, map[string]string{"LLMPROXY_UPSTREAM_SECRET": "k", "LLMPROXY_FOLDER": "f"}, nil},
+		{"", map[string]string{"OPENAI_API_KEY": "k", "LLMPROXY_KEY": "lp_x"}, // a client's, and no misspelling of keys
+			[]string{"the environment variable LLMPROXY_KEY is no setting and is ignored"}},
 		{own, map[string]string{"LLMPROXY_UPSTREAM_SECRET": "k", "LLMPROXY_FOLDER": "f", "LLMPROXY_CONFIG": "x",
 			"LLMPROXY_SERVICE_HOST": "h", "LLMPROXY_PORT_8484_TCP_ADDR": "h", "LLMPROXY_PORT": "tcp://h:8484"},
 			[]string{"the environment variable LLMPROXY_CONFIG is no setting and is ignored"}},
@@ -306,8 +308,9 @@ func TestMistakes(t *testing.T) {
 		{"upstreams: [{name: a, base_url: 'http://u:SEC RET@h'}]", "upstreams[0].base_url: is no http or https URL"},
 		{"upstreams: [{name: a, base_url: 'http://h?key=SECRET'}]", "upstreams[0].base_url: ends in a query or fragment; leave it out, clients send their own"},
 		{"upstreams: [{name: a, base_url: 'http://h', models: [x]}, {name: a, base_url: 'http://h'}]", "upstreams[1].name: is the same as upstreams[0].name (config.yaml:1)"},
-		{"upstreams: [{name: a, base_url: 'http://h'}, {name: b, base_url: 'http://h'}]", `upstreams[1]: is never used, because "a" before it takes every model; put it first`},
+		{"upstreams: [{name: a, base_url: 'http://h'}, {name: b, base_url: 'http://h', models: [m]}]", `upstreams[1]: is never used, because "a" before it takes every model; put it first`},
 		{upstream + "models: []}]", `upstreams[0].models: is empty, so no call would come here; write ["*"] for every model`},
+		{upstream + "models: ['o?-mini']}]", `upstreams[0].models[0]: "o?-mini" is no pattern; write a model's name, with * for any text, such as "gpt-4.1*"`},
 		{upstream + "models: gpt-4.1}]", "upstreams[0].models: must be a list; write [gpt-4.1] or one line with a leading - for each entry"},
 		{upstream + "api_key_env: gsk_SECRET}]", "upstreams[0].api_key_env: is no name of a variable in capitals; write the name, such as OPENAI_API_KEY, not the key"},
 		{upstream + `api_key: "SECRET\n"}]`, "upstreams[0].api_key: holds a line break or another control character"},
@@ -377,6 +380,27 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
+func TestMistakesInVariables(t *testing.T) {
+	for name, test := range map[string]struct{ text, want string }{
+		"LLMPROXY_DATABASE":          {"null", ""},
+		"LLMPROXY_TIMEZONE":          {"null", `timezone: "null" is no time zone; write an IANA name such as Europe/Berlin or UTC`},
+		"LLMPROXY_LIMITS__DETACHED":  {"many", `limits.detached: "many" is no whole number; write digits only, such as 60000`},
+		"LLMPROXY_CACHE__EXCLUDE":    {"+a,,-b", `cache.exclude[1]: "" is no change; write "+name" to take a body member out of the key, or "-name" to put one back`},
+		"LLMPROXY_KEYS":              {"lp_x", "stands for a list that only the file can hold; move it there"},
+		"LLMPROXY_LISTN":             {"x", "is no setting; did you mean LLMPROXY_LISTEN?"},
+		"LLMPROXY_UPSTREAMS__0__KEY": {"x", "is no setting; llmproxy config check shows them all"},
+	} {
+		_, err := parse(t, "", map[string]string{name: test.text})
+		wrong, _ := errors.AsType[*ConfigError](err)
+		if test.want == "" && err == nil {
+			continue
+		}
+		if wrong == nil || len(wrong.Mistakes) != 1 || wrong.Mistakes[0].String() != name+": "+test.want {
+			t.Errorf("%s=%s gives %v, want %s", name, test.text, err, test.want)
+		}
+	}
+}
+
 // TestMistakesOfTwoSources has the same setting wrong in the file and over it.
 func TestMistakesOfTwoSources(t *testing.T) {
 	_, err := parse(t, "cache: {ttl: 90}\nlog: {level: [x]}", map[string]string{"LLMPROXY_CACHE__TTL": "soon"}, "--log-level", "loud")
@@ -387,6 +411,22 @@ LLMPROXY_CACHE__TTL: cache.ttl: "soon" is no duration; write one such as 90s, 24
 --log-level: log.level: "loud" is no level; use debug, info, warn or error`
 	if err == nil || err.Error() != want {
 		t.Errorf("error is %v\nwant %s", err, want)
+	}
+}
+
+func TestExcluded(t *testing.T) {
+	byDefault := []string{"stream", "user"}
+	for _, test := range []struct{ changes, want []string }{
+		{nil, []string{"stream", "user"}},
+		{[]string{"+trace", "-user", "+stream"}, []string{"trace", "stream"}},
+		{[]string{"-other"}, []string{"stream", "user"}},
+	} {
+		if got := (CacheConfig{Exclude: test.changes}).excluded(byDefault); !slices.Equal(got, test.want) {
+			t.Errorf("%q changes %q to %q, want %q", test.changes, byDefault, got, test.want)
+		}
+	}
+	if !slices.Equal(byDefault, []string{"stream", "user"}) {
+		t.Errorf("the default list has become %q", byDefault)
 	}
 }
 

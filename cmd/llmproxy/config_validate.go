@@ -1,13 +1,11 @@
 package main
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"net/url"
-	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -106,10 +104,11 @@ func validateUpstreams(r *reader, upstreams []UpstreamConfig) {
 		validateBaseURL(r, at+"base_url", u.BaseURL)
 		validateCredential(r, at, u)
 		for j, glob := range u.Models {
-			if _, err := path.Match(glob, ""); err != nil || glob == "" {
-				r.bad(fmt.Sprintf("%smodels[%d]", at, j), `is no pattern; write a model's name, or one with *, ? or [a-z], such as "gpt-4.1*"`)
+			if glob == "" || strings.ContainsFunc(glob, func(c rune) bool { return strings.ContainsRune("?[]{}", c) || !unicode.IsPrint(c) }) {
+				r.bad(fmt.Sprintf("%smodels[%d]", at, j), `is no pattern; write a model's name, with * for any text, such as "gpt-4.1*"`)
 			}
 		}
+		validateAttempts(r, at, u)
 		switch {
 		case len(u.Models) == 0:
 			r.add(at+"models", `is empty, so no call would come here; write ["*"] for every model`)
@@ -118,7 +117,6 @@ func validateUpstreams(r *reader, upstreams []UpstreamConfig) {
 		case slices.Contains(u.Models, "*"):
 			catchAll = u.Name
 		}
-		validateAttempts(r, at, u)
 	}
 }
 
@@ -257,7 +255,7 @@ func validateKeys(r *reader, cfg *Config) {
 		r.unique(at+"name", k.Name, names)
 		r.label(at+"name", k.Name)
 		r.unique(at+"hash", k.Hash, hashes)
-		if !isKeyHash(k.Hash) { // may be a key in the wrong place: not quoted
+		if _, ok := parseKeyHash(k.Hash); !ok { // may be a key in the wrong place: not quoted
 			r.add(at+"hash", `is no hash of a key; write the line that "llmproxy keys new NAME" prints`)
 		}
 		if k.Tenant != "" {
@@ -288,12 +286,6 @@ func declared(steps []StepConfig, name string) bool {
 	return slices.ContainsFunc(steps, func(s StepConfig) bool {
 		return s.Name == name || slices.Contains(s.Aliases, name)
 	})
-}
-
-func isKeyHash(hash string) bool {
-	digits, ok := strings.CutPrefix(hash, "sha256:")
-	sum, err := hex.DecodeString(digits)
-	return ok && err == nil && len(sum) == 32 && strings.ToLower(digits) == digits
 }
 
 // labelError says what is wrong with the name of a step, tenant or key, which is

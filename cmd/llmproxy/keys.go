@@ -103,6 +103,15 @@ func hashKey(key string) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
+// parseKeyHash reads what hashKey writes.
+func parseKeyHash(hash string) (sum [sha256.Size]byte, ok bool) {
+	digits, ok := strings.CutPrefix(hash, "sha256:")
+	decoded, err := hex.DecodeString(digits)
+	ok = ok && err == nil && len(decoded) == len(sum) && strings.ToLower(digits) == digits
+	copy(sum[:], decoded)
+	return sum, ok
+}
+
 // configLine writes the list entry for a key on one line.
 func configLine(key KeyConfig) (string, error) {
 	var n yaml.Node

@@ -19,8 +19,22 @@ func TestNewKey(t *testing.T) {
 	if newKey() == key {
 		t.Error("two new keys are the same")
 	}
-	if want := fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(key))); hashKey(key) != want || !isKeyHash(want) {
+	sum := sha256.Sum256([]byte(key))
+	if want := fmt.Sprintf("sha256:%x", sum); hashKey(key) != want {
 		t.Errorf("hashKey(%q) = %q, want %q", key, hashKey(key), want)
+	}
+	if got, ok := parseKeyHash(hashKey(key)); got != sum || !ok {
+		t.Errorf("parseKeyHash(hashKey(%q)) = %x, %v; want %x", key, got, ok, sum)
+	}
+}
+
+func TestParseKeyHashRefuses(t *testing.T) {
+	digits := strings.Repeat("ab", 32)
+	for _, hash := range []string{"", "sha256:", digits, "sha512:" + digits, "sha256:" + digits[1:], "sha256:" + digits + "ab",
+		"sha256:" + strings.ToUpper(digits), "sha256:" + digits[:62] + "xy", " sha256:" + digits} {
+		if _, ok := parseKeyHash(hash); ok {
+			t.Errorf("%q is taken for the hash of a key", hash)
+		}
 	}
 }
 
