@@ -1,0 +1,227 @@
+package ledger
+
+import (
+	"fmt"
+	"strings"
+
+	"llmproxy/store"
+)
+
+const columns = 27
+
+const callColumns = `id, tenant_id, step_id, run_id, model_id, key64, endpoint, outcome, status, attempt, retry, flags,
+	input, basis, resent, up_input, up_cached, up_output, up_reasoning, cost,
+	avoided_input, avoided_output, avoided_cost, first_us, total_us, finish, source`
+
+// groupRows is how many finished rows one statement inserts.
+const groupRows = 32
+
+var (
+	insertOne   = insertCalls(1)
+	insertGroup = insertCalls(groupRows)
+)
+
+func insertCalls(rows int) string {
+	var b strings.Builder
+	b.WriteString("INSERT INTO call (" + callColumns + ") VALUES ")
+	for n := range rows * columns {
+		switch {
+		case n%columns != 0:
+			b.WriteString(", ")
+		case n > 0:
+			b.WriteString("), (")
+		default:
+			b.WriteString("(")
+		}
+		fmt.Fprintf(&b, "$%d", n+1)
+	}
+	// A group may be written again after a commit whose answer was lost.
+	b.WriteString(") ON CONFLICT (id) DO NOTHING")
+	return b.String()
+}
+
+func (c *Call) values(n names) []any {
+	var usage [4]any
+	if u := c.Usage; u != nil {
+		usage = [4]any{u.Input, u.Cached, u.Output, u.Reasoning}
+	}
+	var cost, finish any
+	if c.Cost != nil {
+		cost = *c.Cost
+	}
+	if c.Finish != "" {
+		finish = c.Finish
+	}
+	return []any{c.ID, n.tenant, n.step, n.run, n.model, c.Key64, int64(c.Endpoint), int64(c.Outcome), int64(c.Status),
+		c.Attempt, int64(c.Retry), int64(c.Flags), c.Input, int64(c.Basis), c.Resent,
+		usage[0], usage[1], usage[2], usage[3], cost,
+		c.AvoidedInput, c.AvoidedOutput, c.AvoidedCost, c.First.Microseconds(), c.Total.Microseconds(), finish, c.Source}
+}
+
+// OpenCall writes the row of a call that is about to go upstream.
+func OpenCall(tx *store.Tx, c *Call, instance int64) error {
+	n, err := c.intern(tx)
+	if err != nil {
+		return err
+	}
+	c.Outcome = Open
+	if _, err := tx.Exec(insertOne, c.values(n)...); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(`INSERT INTO open_call (call_id, instance_id) VALUES ($1, $2)`, c.ID, instance); err != nil {
+		return err
+	}
+	if len(c.Tree) == 0 {
+		return nil
+	}
+	_, err = tx.Exec(`INSERT INTO fingerprint (call_id, tree) VALUES ($1, $2)`, c.ID, c.Tree)
+	return err
+}
+
+const closeCall = `INSERT INTO call AS c (` + callColumns + `)
+	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27)
+	ON CONFLICT (id) DO UPDATE SET outcome = excluded.outcome, status = excluded.status, flags = excluded.flags,
+	up_input = excluded.up_input, up_cached = excluded.up_cached, up_output = excluded.up_output,
+	up_reasoning = excluded.up_reasoning, cost = excluded.cost,
+	first_us = excluded.first_us, total_us = excluded.total_us, finish = excluded.finish`
+
+// CloseCall writes how an upstream call ended. It may be repeated, and it
+// corrects a row that recovery has given up as lost. It tells whether the row
+// was still open, so that sums are counted once.
+func CloseCall(tx *store.Tx, c *Call) error {
+	n, err := c.intern(tx)
+	if err != nil {
+		return err
+	}
+	earlier, err := take(tx, c.ID)
+	if err != nil {
+		return err
+	}
+	if earlier != nil && earlier.Outcome != Open {
+		if earlier.Outcome == c.Outcome {
+			return nil // a repeat of this very close
+		}
+		if err := addUp(tx, map[hourKey]sums{earlier.hourKey(n): earlier.sums().times(-1)}); err != nil {
+			return err
+		}
+	}
+	if _, err := tx.Exec(closeCall, c.values(n)...); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(`DELETE FROM open_call WHERE call_id = $1`, c.ID); err != nil {
+		return err
+	}
+	return addUp(tx, map[hourKey]sums{c.hourKey(n): c.sums()})
+}
+
+// take reads what the sums of a stored row were made of.
+func take(tx *store.Tx, id int64) (*Call, error) {
+	c := &Call{ID: id}
+	var usage [4]*int64
+	var totalUS int64
+	found, err := tx.Get(`SELECT outcome, attempt, flags, input, resent, up_input, up_cached, up_output, up_reasoning, cost, total_us
+		FROM call WHERE id = $1`, []any{id}, &c.Outcome, &c.Attempt, &c.Flags, &c.Input, &c.Resent,
+		&usage[0], &usage[1], &usage[2], &usage[3], &c.Cost, &totalUS)
+	if err != nil || !found {
+		return nil, err
+	}
+	if usage[0] != nil {
+		c.Usage = &Usage{*usage[0], *usage[1], *usage[2], *usage[3]}
+	}
+	c.Total = microseconds(totalUS)
+	return c, nil
+}
+
+// Write adds finished calls, in groups.
+func Write(tx *store.Tx, calls []*Call) error {
+	byHour := map[hourKey]sums{}
+	args := make([]any, 0, groupRows*columns)
+	for start := 0; start < len(calls); {
+		rows, query := 1, insertOne
+		if len(calls)-start >= groupRows {
+			rows, query = groupRows, insertGroup
+		}
+		args = args[:0]
+		for _, c := range calls[start : start+rows] {
+			n, err := c.intern(tx)
+			if err != nil {
+				return err
+			}
+			args = append(args, c.values(n)...)
+			key := c.hourKey(n)
+			byHour[key] = byHour[key].plus(c.sums())
+		}
+		if _, err := tx.Exec(query, args...); err != nil {
+			return err
+		}
+		start += rows
+	}
+	return addUp(tx, byHour)
+}
+
+// LoseAll closes the open calls of a dead instance as lost, their counted input
+// as used, and returns their ids.
+func LoseAll(tx *store.Tx, instance int64) (ids []int64, err error) {
+	err = tx.Each(`SELECT call_id FROM open_call WHERE instance_id = $1`, []any{instance}, func(scan func(...any) error) error {
+		var id int64
+		if err := scan(&id); err != nil {
+			return err
+		}
+		ids = append(ids, id)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		if err := lose(tx, id); err != nil {
+			return nil, err
+		}
+	}
+	return ids, nil
+}
+
+func lose(tx *store.Tx, id int64) error {
+	var n names
+	c, err := take(tx, id)
+	if err != nil || c == nil {
+		return err
+	}
+	if _, err := tx.Get(`UPDATE call SET outcome = $1, up_input = input, up_cached = 0, up_output = 0, up_reasoning = 0, finish = 'lost'
+		WHERE id = $2 RETURNING tenant_id, step_id, run_id, model_id`, []any{int64(Lost), id}, &n.tenant, &n.step, &n.run, &n.model); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(`DELETE FROM open_call WHERE call_id = $1`, id); err != nil {
+		return err
+	}
+	c.Outcome, c.Usage = Lost, &Usage{Input: c.Input}
+	return addUp(tx, map[hourKey]sums{c.hourKey(n): c.sums()})
+}
+
+// Withdraw takes back the row of a call that was opened and then not made.
+func Withdraw(tx *store.Tx, id int64) error {
+	for _, query := range []string{
+		`DELETE FROM open_call WHERE call_id = $1`,
+		`DELETE FROM fingerprint WHERE call_id = $1`,
+		`DELETE FROM call WHERE id = $1 AND outcome = 0`,
+	} {
+		if _, err := tx.Exec(query, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Attempts counts the calls known for a key.
+func Attempts(tx *store.Tx, key64 int64) (n int64, err error) {
+	_, err = tx.Get(`SELECT count(*) FROM call WHERE key64 = $1 AND key64 <> 0`, []any{key64}, &n)
+	return n, err
+}
+
+// Refreshes counts the calls for a key since a time that asked for a fresh
+// answer and got one.
+func Refreshes(tx *store.Tx, key64 int64, sinceID int64) (n int64, err error) {
+	_, err = tx.Get(`SELECT count(*) FROM call WHERE key64 = $1 AND key64 <> 0 AND id >= $2 AND flags & $3 <> 0`,
+		[]any{key64, sinceID, int64(Refreshed | Rejected)}, &n)
+	return n, err
+}
