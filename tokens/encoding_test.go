@@ -1,27 +1,331 @@
 package tokens
 
-import "testing"
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"flag"
+	"hash"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
 
-// knownDifferences is how many vectors the present engine counts differently:
-// those with letters newer than the Unicode tables of Go 1.26, and the
-// contraction of a long s.
-const knownDifferences = 4
+	"github.com/pkoukk/tiktoken-go"
+	loader "github.com/pkoukk/tiktoken-go-loader"
+	"github.com/pkoukk/tiktoken-go-loader/assets"
+)
+
+// appendIDs appends the tokens of s to ids.
+func (e *encoding) appendIDs(ids []int, sc *scratch, s []byte) []int {
+	for i := 0; i < len(s); {
+		j := e.pieceEnd(s, i)
+		whole := e.tokens.find(s[i:j])
+		switch {
+		case whole != none:
+			ids = append(ids, int(e.tokens.ids[whole]))
+		case j-i <= maxLong:
+			for _, id := range sc.part[:e.merge(sc, s[i:j])] {
+				ids = append(ids, int(id))
+			}
+		default:
+			e.merge(sc, s[i:j])
+			for _, p := range sc.merged {
+				ids = append(ids, int(e.tokens.ids[p]))
+			}
+		}
+		i = j
+	}
+	return ids
+}
 
 func TestVectors(t *testing.T) {
 	vectors := readVectors(t)
 	if len(vectors) < 4000 {
 		t.Fatalf("only %d vectors", len(vectors))
 	}
-	c, o := vocabulary(cl100k), vocabulary(o200k)
-	differ := 0
-	for _, v := range vectors {
-		gotC, gotO := c.count(string(v.Text)), o.count(string(v.Text))
-		if gotC != len(v.CL100K) || gotO != len(v.O200K) {
-			differ++
-			t.Logf("%s %q: %d and %d tokens, want %d and %d", v.Cat, v.Text, gotC, gotO, len(v.CL100K), len(v.O200K))
+	check := func(v vector, name string, want []int) {
+		e := vocabulary(name)
+		if got := e.appendIDs(nil, new(scratch), v.Text); !slices.Equal(got, want) {
+			t.Errorf("%s, %s %q: tokens %d, want %d", name, v.Cat, v.Text, got, want)
+		}
+		if got := e.text(string(v.Text)); got != len(want) {
+			t.Errorf("%s, %s %q: count is %d, want %d", name, v.Cat, v.Text, got, len(want))
 		}
 	}
-	if differ != knownDifferences {
-		t.Errorf("%d vectors differ, want the %d known", differ, knownDifferences)
+	for _, v := range vectors {
+		check(v, cl100k, v.CL100K)
+		check(v, o200k, v.O200K)
+	}
+}
+
+// TestVocabularies compares the embedded tables with the vendor's files, whose
+// checksums the vendor publishes.
+func TestVocabularies(t *testing.T) {
+	for name, want := range map[string]string{
+		cl100k: "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+		o200k:  "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+	} {
+		b, err := assets.Assets.ReadFile(name + ".tiktoken")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := sha256.Sum256(b); hex.EncodeToString(got[:]) != want {
+			t.Errorf("%s: the vocabulary of the loader has checksum %x, the vendor's has %s", name, got, want)
+		}
+		ranks, err := loader.NewOfflineLoader().LoadTiktokenBpe(name + ".tiktoken")
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := vocabulary(name)
+		if len(e.tokens.ids) != len(ranks) {
+			t.Errorf("%s: %d tokens, want %d", name, len(e.tokens.ids), len(ranks))
+		}
+		sc := new(scratch)
+		for token, id := range ranks {
+			p := e.tokens.find([]byte(token))
+			if p == none || int(e.tokens.ids[p]) != id {
+				t.Fatalf("%s: token %q is not found as %d", name, token, id)
+			}
+			if got := e.piece(sc, []byte(token), 0, len(token)); got != 1 {
+				t.Fatalf("%s: token %q counts as %d", name, token, got)
+			}
+		}
+	}
+}
+
+// TestTables catches tables that changed unintentionally; after go generate,
+// put the new checksums here.
+func TestTables(t *testing.T) {
+	for name, c := range map[string]struct {
+		table []byte
+		want  string
+	}{
+		"cl100k_base": {cl100kTable, "fb855bd94d9be174f83b253eee65537ccb892489113b22ddb927c264ddae6ba7"},
+		"o200k_base":  {o200kTable, "b09d70a996e067c188d14b1e24797f3b2978e6dd048c01fd2529917d07606cfc"},
+		"classes":     {classTable, "9170de8c52fcbb8b40956b5671c4562651f7c5fd4fc1c096e90dde21c3187639"},
+	} {
+		if got := sha256.Sum256(c.table); hex.EncodeToString(got[:]) != c.want {
+			t.Errorf("%s has checksum %x, want %s", name, got, c.want)
+		}
+	}
+}
+
+// TestEveryCodePoint counts each code point in three places. The hashes are
+// those of the tokens that the reference implementation (npm tiktoken 1.0.22)
+// gives: each as uint32, little endian, after each string 0xffffffff.
+func TestEveryCodePoint(t *testing.T) {
+	for _, c := range []struct{ encoding, before, after, want string }{
+		{cl100k, "a", "b", "d21e6c2cbe2137d922aeee15c48caba28318a8f33b09804de29d99f3a0b5ee98"},
+		{cl100k, "", "Ab", "67297bca757ea018a1f289e254b9eac6becb7dd04d7da83264a455d939532d2d"},
+		{cl100k, "!!", "A", "b113fb6e7f0e984232428b7145850496f783771f6eb5c79e3efac12b8a614286"},
+		{o200k, "a", "b", "b5fe272e2caeca2fd0e139257ec404aeeaffead61e001e7e30713d10daffc298"},
+		{o200k, "", "Ab", "5b3e953d67a47dfd30b52884cd7ebded2e39a4d9671001bdcc73338aa19a1c73"},
+		{o200k, "!!", "A", "c32203495ce4c6430eefae3f344aa060095ba48b80c06eb043dd30d10bd63511"},
+	} {
+		h := sha256.New()
+		e, sc := vocabulary(c.encoding), new(scratch)
+		var text []byte
+		var ids []int
+		for r := rune(0); r <= unicode.MaxRune; r++ {
+			if !utf8.ValidRune(r) {
+				continue
+			}
+			text = append(utf8.AppendRune(append(text[:0], c.before...), r), c.after...)
+			ids = e.appendIDs(ids[:0], sc, text)
+			writeIDs(h, ids)
+			if n := e.count(sc, text); n != len(ids) {
+				t.Fatalf("%s %q: count is %d, but there are %d tokens", c.encoding, text, n, len(ids))
+			}
+		}
+		if got := hex.EncodeToString(h.Sum(nil)); got != c.want {
+			t.Errorf("%s, between %q and %q: tokens have hash %s, want %s", c.encoding, c.before, c.after, got, c.want)
+		}
+	}
+}
+
+func writeIDs(h hash.Hash, ids []int) {
+	var b [256]byte
+	out := b[:0]
+	for _, id := range ids {
+		out = binary.LittleEndian.AppendUint32(out, uint32(id))
+	}
+	h.Write(binary.LittleEndian.AppendUint32(out, 0xffffffff))
+}
+
+var randomStrings = flag.Int("strings", 4000, "number of random strings to compare with tiktoken-go")
+
+// TestAgainstTiktokenGo compares random strings with tiktoken-go.
+func TestAgainstTiktokenGo(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 0))
+	theirs := map[string]*tiktoken.Tiktoken{cl100k: oracle(t, cl100k), o200k: oracle(t, o200k)}
+	for range *randomStrings {
+		text := randomText(r)
+		for name, oracle := range theirs {
+			sameAsOracle(t, name, oracle, text)
+		}
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
+func FuzzAgainstTiktokenGo(f *testing.F) {
+	for _, s := range []string{"I'LL", "a  \n b", "ABCdef'sx", "x/\r\n/y", "\u0301Ab\u0301'd", " \u00a01234", "\u02b0AB"} {
+		f.Add(s)
+	}
+	theirs := map[string]*tiktoken.Tiktoken{cl100k: oracle(f, cl100k), o200k: oracle(f, o200k)}
+	f.Fuzz(func(t *testing.T, text string) {
+		if len(text) > 1000 || !splitsAlike(text) {
+			return
+		}
+		for name, oracle := range theirs {
+			sameAsOracle(t, name, oracle, text)
+		}
+	})
+}
+
+func sameAsOracle(t *testing.T, name string, oracle *tiktoken.Tiktoken, text string) {
+	t.Helper()
+	e, sc := vocabulary(name), new(scratch)
+	want := oracle.EncodeOrdinary(text)
+	if got := e.appendIDs(nil, sc, []byte(text)); !slices.Equal(got, want) {
+		t.Errorf("%s %q: tokens %d, want %d", name, text, got, want)
+	}
+	if got := e.count(sc, []byte(text)); got != len(want) {
+		t.Errorf("%s %q: count is %d, want %d", name, text, got, len(want))
+	}
+}
+
+// splitsAlike reports whether tiktoken-go should split text as the reference
+// does. Its Unicode tables are older, and it does not take U+017F for an s.
+func splitsAlike(text string) bool {
+	c := loadClasses()
+	for _, r := range text {
+		newer := c[r] != other && !unicode.In(r, unicode.L, unicode.M, unicode.N, unicode.White_Space)
+		if newer || r == '\u017f' || r == utf8.RuneError {
+			return false
+		}
+	}
+	return utf8.ValidString(text)
+}
+
+// randomText returns up to 40 characters or words that the splitting into
+// pieces treats differently.
+func randomText(r *rand.Rand) string {
+	samples := strings.Split("a|b|e|Z|LL|The|hello|world|ing|'s|'LL|'Ve|'|''|\"| |  |\t|\u00a0|\u2003|\u0085|\n|\r\n|\n\n|1|12|3456|\u0663|½|Ⅳ|/|//|.|,|!|()|{\"|\\n|_|-|<|\u007f|\x00|中|文字|的|한국어|日本|か|カ|ー|é|ß|Ǆ|ǅ|ʰ|ª|א|ب|ท|ि|\u0301|\u20dd|😀|👩\u200d💻|€|→|𝒜|𠀀|aaaaaaaa|        |================|abcdefghijklmnopqrstuvwxyz", "|")
+	for {
+		var b strings.Builder
+		for range 1 + r.IntN(40) {
+			if r.IntN(8) == 0 {
+				b.WriteRune(rune(r.IntN(0x20000)))
+				continue
+			}
+			b.WriteString(samples[r.IntN(len(samples))])
+		}
+		if splitsAlike(b.String()) {
+			return b.String()
+		}
+	}
+}
+
+// TestLongPieces checks tokens of pieces that are merged by backtracking
+// against the definition of byte-pair encoding.
+func TestLongPieces(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 0))
+	for _, name := range []string{cl100k, o200k} {
+		e := vocabulary(name)
+		for _, alphabet := range []string{"a", " ", "ab", "abcdefghijklmnopqrstuvwxyz", " \n\t", "的一是不了人我", "-=_*"} {
+			for range 50 {
+				runes := []rune(alphabet)
+				piece := make([]rune, 1+r.IntN(300))
+				for i := range piece {
+					piece[i] = runes[r.IntN(len(runes))]
+				}
+				p := []byte(string(piece))
+				sc := new(scratch)
+				var got []uint32
+				for range e.backtrack(sc, p) {
+					got = append(got, e.tokens.ids[sc.merged[len(got)]])
+				}
+				if want := e.mergeByDefinition(p); !slices.Equal(got, want) {
+					t.Fatalf("%s %q, seed %d: tokens %d, want %d", name, p, seed, got, want)
+				}
+			}
+		}
+	}
+}
+
+// mergeByDefinition merges the first pair of lowest rank until none is left.
+func (e *encoding) mergeByDefinition(p []byte) []uint32 {
+	parts := make([]uint32, len(p))
+	for i, b := range p {
+		parts[i] = e.single[b]
+	}
+	for {
+		best, at := none, 0
+		for i := range len(parts) - 1 {
+			if id := e.pairs.get(parts[i], parts[i+1]); id < best {
+				best, at = id, i
+			}
+		}
+		if best == none {
+			return parts
+		}
+		parts = slices.Replace(parts, at, at+2, best)
+	}
+}
+
+// TestWorkIsLinear counts the steps of merging, not the time.
+func TestWorkIsLinear(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	random := func(alphabet string, n int) []byte {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = alphabet[r.IntN(len(alphabet))]
+		}
+		return b
+	}
+	for kind, text := range map[string]func(n int) []byte{
+		"one letter":     func(n int) []byte { return []byte(strings.Repeat("a", n)) },
+		"spaces":         func(n int) []byte { return []byte(strings.Repeat(" ", n)) },
+		"carets":         func(n int) []byte { return []byte(strings.Repeat("^", n)) },
+		"two letters":    func(n int) []byte { return random("ab", n) },
+		"random letters": func(n int) []byte { return random("abcdefghijklmnopqrstuvwxyz", n) },
+		"random blanks":  func(n int) []byte { return random(" \t\n\r", n) },
+		"ideographs":     func(n int) []byte { return []byte(strings.Repeat("的一是不了人我在有他", n/30)) },
+		"base64":         func(n int) []byte { return random("ABCDEFabcdef0123456789+/", n) },
+	} {
+		for _, name := range []string{cl100k, o200k} {
+			e := vocabulary(name)
+			work := func(n int) int {
+				sc := new(scratch)
+				e.count(sc, text(n))
+				return sc.work
+			}
+			small, large := work(30_000), work(300_000)
+			if large > 11*small {
+				t.Errorf("%s, %s: %d steps for 30 kB, %d for 300 kB", name, kind, small, large)
+			}
+			if large > 30*300_000 {
+				t.Errorf("%s, %s: %d steps for 300 kB", name, kind, large)
+			}
+		}
+	}
+	if n := Text("gpt-4o", strings.Repeat("a", 100_000)); n != 12_500 {
+		t.Errorf("100,000 times a: %d tokens, want 12,500", n)
+	}
+}
+
+func TestCountAllocatesNothing(t *testing.T) {
+	e, sc := vocabulary(o200k), new(scratch)
+	text := []byte(toolCalls(10_000) + strings.Repeat("x", 1000) + chinese(10_000))
+	e.count(sc, text)
+	if n := testing.AllocsPerRun(10, func() { e.count(sc, text) }); n > 0 {
+		t.Errorf("%v allocations per count", n)
 	}
 }

@@ -83,14 +83,14 @@ func (t *tally) responsesTools(body, system node) {
 		n := 0
 		switch {
 		case t.model.reasoning:
-			n = frame + roleWord + t.enc.count(text) - 1
+			n = frame + roleWord + t.count(text) - 1
 			if functions[0].get("description").str() == "" {
 				n--
 			}
 		case system != nil:
 			n = t.joined(system, "\n\n"+text) - 4
 		default:
-			n = frame + roleWord + t.enc.count(text) - 7
+			n = frame + roleWord + t.count(text) - 7
 		}
 		t.charge("tools", "tools", Rule, n)
 	}
@@ -98,7 +98,7 @@ func (t *tally) responsesTools(body, system node) {
 	if format.get("type").str() != "json_schema" {
 		return
 	}
-	n := t.enc.count(renderFormat(format))
+	n := t.count(renderFormat(format))
 	if !t.model.reasoning {
 		n++
 	}

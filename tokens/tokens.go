@@ -14,6 +14,7 @@ package tokens
 
 import (
 	"fmt"
+	"sync"
 )
 
 // An Endpoint is the path of a counted endpoint below /v1/.
@@ -118,12 +119,15 @@ func (c *Counter) Count(r Request) (Estimate, error) {
 		return Estimate{}, fmt.Errorf("reading request body: not a JSON object")
 	}
 	m := modelOf(r.Model)
+	e := vocabulary(m.encoding)
 	t := &tally{
 		model:       m,
-		enc:         vocabulary(m.encoding),
+		enc:         e,
+		scratch:     e.scratch.Get().(*scratch),
 		unknownPart: c.UnknownPart,
 		est:         Estimate{Basis: m.basis, Encoding: m.encoding},
 	}
+	defer e.scratch.Put(t.scratch)
 	if t.unknownPart == 0 {
 		t.unknownPart = DefaultUnknownPart
 	}
@@ -151,7 +155,7 @@ func Count(r Request) (Estimate, error) { return new(Counter).Count(r) }
 // Text returns the tokens of plain text in the encoding of model, for output
 // that came without usage.
 func Text(model, text string) int {
-	return vocabulary(modelOf(model).encoding).count(text)
+	return vocabulary(modelOf(model).encoding).text(text)
 }
 
 // TextIn returns the tokens of plain text in the encoding of that name.
@@ -159,23 +163,26 @@ func TextIn(encoding, text string) (int, error) {
 	if !known(encoding) {
 		return 0, fmt.Errorf("unknown encoding %q", encoding)
 	}
-	return vocabulary(encoding).count(text), nil
+	return vocabulary(encoding).text(text), nil
 }
 
-// Warm loads the vocabularies, which otherwise happens at first use.
+// Warm loads the vocabularies, which otherwise happens at first use, and
+// returns when they are ready.
 func Warm() {
-	vocabulary(cl100k)
-	vocabulary(o200k)
+	var wg sync.WaitGroup
+	wg.Go(func() { loadCL100K() })
+	wg.Go(func() { loadO200K() })
+	wg.Wait()
 }
 
 // A tally adds up one Estimate.
 type tally struct {
 	model       model
 	enc         *encoding
+	scratch     *scratch
 	unknownPart int
 	est         Estimate
 	names       map[string]string // tool call id → name of the called function
-	buf         []byte
 }
 
 // charge adds one part.
@@ -192,8 +199,14 @@ func (t *tally) unknown(path string) {
 
 // text counts the value of a JSON string; any other value has no text.
 func (t *tally) text(n node) int {
-	t.buf = n.appendStr(t.buf[:0])
-	return t.enc.count(string(t.buf))
+	t.scratch.text = n.appendStr(t.scratch.text[:0])
+	return t.enc.count(t.scratch, t.scratch.text)
+}
+
+// count counts text.
+func (t *tally) count(text string) int {
+	t.scratch.text = append(t.scratch.text[:0], text...)
+	return t.enc.count(t.scratch, t.scratch.text)
 }
 
 // completions counts the body of the legacy endpoint: its prompts, with

@@ -41,9 +41,9 @@ func (t *tally) toolCalls(calls []call) int {
 		t.names[c.id] = c.name
 	}
 	if len(calls) == 1 {
-		return t.enc.count(" to=functions."+calls[0].name) + t.text(calls[0].arguments)
+		return t.count(" to=functions."+calls[0].name) + t.text(calls[0].arguments)
 	}
-	b := append(t.buf[:0], `{"tool_uses":[`...)
+	b := []byte(`{"tool_uses":[`)
 	for i, c := range calls {
 		if i > 0 {
 			b = append(b, ',')
@@ -54,14 +54,14 @@ func (t *tally) toolCalls(calls []call) int {
 		b = c.arguments.appendStr(b)
 		b = append(b, '}')
 	}
-	t.buf = append(b, `]}`...)
-	return t.enc.count(" to=multi_tool_use.parallel") + t.enc.count(string(t.buf))
+	b = append(b, `]}`...)
+	return t.count(" to=multi_tool_use.parallel") + t.count(string(b))
 }
 
 // toolResult counts the answer of the function called name. The name stands
 // in place of the role. What a pair of call and result adds is charged here.
 func (t *tally) toolResult(path, name string, content node) {
-	n := frame + t.enc.count("functions."+name) + t.content(path+".content", content)
+	n := frame + t.count("functions."+name) + t.content(path+".content", content)
 	if t.model.harmony {
 		n += 8
 	} else {
@@ -79,14 +79,14 @@ func (t *tally) chatTools(body, system node) {
 		n := 0
 		switch {
 		case t.model.harmony:
-			n = frame + roleWord + t.enc.count(text) + 81 // a preamble the API adds
+			n = frame + roleWord + t.count(text) + 81 // a preamble the API adds
 			if tools[0].get("description").str() == "" {
 				n--
 			}
 		case system != nil:
 			n = t.joined(system, "\n\n"+text) - 1
 		default:
-			n = frame + roleWord + t.enc.count(text) - 1
+			n = frame + roleWord + t.count(text) - 1
 		}
 		t.charge("tools", "tools", Rule, n)
 	}
@@ -94,7 +94,7 @@ func (t *tally) chatTools(body, system node) {
 	if format.get("type").str() != "json_schema" {
 		return
 	}
-	n := t.enc.count(renderFormat(format.get("json_schema")))
+	n := t.count(renderFormat(format.get("json_schema")))
 	switch {
 	case len(tools) > 0:
 		n++
@@ -115,8 +115,8 @@ func (t *tally) joined(system node, text string) int {
 	for _, p := range content.elements() {
 		s = p.get("text").appendStr(s)
 	}
-	before := t.enc.count(string(s))
-	return t.enc.count(string(append(s, text...))) - before
+	before := t.count(string(s))
+	return t.count(string(append(s, text...))) - before
 }
 
 // functionsOf returns the definitions of the functions of a chat completion,
