@@ -1,0 +1,322 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	tableWidth = 100
+	nameWidth  = 28 // longest name shown whole
+	barWidth   = 12
+	gap        = "  "
+)
+
+// column is one figure of a row for people.
+type column struct {
+	head  string
+	group int // columns of a group stay together
+	left  bool
+	text  func(*Row) string
+	zero  func(*Row) bool // tells whether the column says nothing about the row; nil: never
+}
+
+// columns are the columns worth showing: the names, cut to a width, and those
+// figures that are not zero everywhere.
+func (r *Report) columns(longest int) []column {
+	all := r.nameColumns(longest)
+	all = append(all, r.shareColumn())
+	all = append(all, r.tokenColumns()...)
+	all = append(all, r.callColumns()...)
+	return slices.DeleteFunc(all, func(c column) bool {
+		if c.zero == nil || !c.zero(&r.Total) {
+			return false
+		}
+		return !slices.ContainsFunc(r.Rows, func(row Row) bool { return !c.zero(&row) })
+	})
+}
+
+func (r *Report) nameColumns(longest int) []column {
+	none := map[Dimension]string{ByRun: "(no run)", ByKey: "(no key)"}[r.By]
+	if none == "" {
+		none = "(none)"
+	}
+	named := func(name, empty string) string {
+		if name == "" {
+			return empty
+		}
+		return shorten(visible(name), longest)
+	}
+	columns := []column{{head: strings.ToUpper(string(r.By)), left: true, text: func(row *Row) string {
+		if row == &r.Total {
+			return "TOTAL"
+		}
+		return named(row.Name, none)
+	}}}
+	if r.By == ByKey {
+		columns = append(columns,
+			column{head: "USED BY", left: true, text: func(row *Row) string { return named(row.Step, "") }})
+	}
+	return columns
+}
+
+// shareColumn shows the row's part of all input, the bar in relation to the
+// largest row, so that the biggest eater is seen before any number is read.
+func (r *Report) shareColumn() column {
+	largest := int64(0)
+	for i := range r.Rows {
+		largest = max(largest, r.Rows[i].Input)
+	}
+	return column{
+		head: "SHARE OF INPUT", left: true,
+		text: func(row *Row) string {
+			percent := fmt.Sprintf("%4s", percentage(ratio(row.Input, r.Total.Input)))
+			if row == &r.Total {
+				return percent
+			}
+			return percent + " " + bar(ratio(row.Input, largest), barWidth)
+		},
+		zero: func(total *Row) bool { return total.Input == 0 },
+	}
+}
+
+// tokenColumns tell what was sent and received.
+func (r *Report) tokenColumns() []column {
+	money := moneyFormat(max(r.Total.Cost, r.Total.AvoidedCost))
+	cost := func(row *Row) string {
+		switch {
+		case !row.CostKnown():
+			return "unpriced"
+		case row.Unpriced > 0:
+			return "≥ " + money(row.Cost)
+		case row.Upstream == 0:
+			return "–"
+		}
+		return money(row.Cost)
+	}
+	resent := func(row *Row) string {
+		if row.Counted == 0 {
+			return "–"
+		}
+		return percentage(row.ResentShare())
+	}
+	drift := func(row *Row) string {
+		if row.AnsweredCounted == 0 {
+			return "–"
+		}
+		return fmt.Sprintf("%+.1f%%", row.Drift()*100)
+	}
+	return []column{
+		count("INPUT", func(r *Row) int64 { return r.Input }),
+		count("OUTPUT", func(r *Row) int64 { return r.Output }),
+		{head: "COST", text: cost, zero: func(r *Row) bool { return r.Upstream == 0 }},
+		count("CACHED", func(r *Row) int64 { return r.Cached }).in(1),
+		count("REASONING", func(r *Row) int64 { return r.Reasoning }).in(1),
+		{head: "RE-SENT", group: 1, text: resent, zero: func(r *Row) bool { return r.Resent == 0 }},
+		{head: "DRIFT", group: 1, text: drift, zero: func(r *Row) bool { return r.AnsweredInput == r.AnsweredCounted }},
+	}
+}
+
+// callColumns tell what became of the calls.
+func (r *Report) callColumns() []column {
+	money := moneyFormat(max(r.Total.Cost, r.Total.AvoidedCost))
+	saved := func(row *Row) string {
+		if row.AvoidedCost == 0 { // free or unpriced: the ledger does not tell
+			return "–"
+		}
+		return money(row.AvoidedCost)
+	}
+	latency := func(of func(*Row) time.Duration) func(*Row) string {
+		return func(r *Row) string {
+			if r.Latencies == 0 {
+				return "–"
+			}
+			return duration(of(r))
+		}
+	}
+	unmeasured := func(r *Row) bool { return r.Latencies == 0 }
+	return []column{
+		count("CALLS", func(r *Row) int64 { return r.Calls }).in(2),
+		count("UPSTREAM", func(r *Row) int64 { return r.Upstream }).in(2),
+		count("HITS", func(r *Row) int64 { return r.Hits }).in(2),
+		count("COLLAPSED", func(r *Row) int64 { return r.Collapsed }).in(2),
+		count("AVOIDED", func(r *Row) int64 { return r.AvoidedInput }).in(2),
+		{head: "SAVED", group: 2, text: saved, zero: func(r *Row) bool { return r.AvoidedCost == 0 }},
+		count("REFUSED", func(r *Row) int64 { return r.Refused }).in(3),
+		count("FAILED", func(r *Row) int64 { return r.Failed }).in(3),
+		count("LOST", func(r *Row) int64 { return r.Lost }).in(3),
+		count("FLAGGED", func(r *Row) int64 { return r.Flagged }).in(3),
+		{head: "P50", group: 4, text: latency(func(r *Row) time.Duration { return r.P50 }), zero: unmeasured},
+		{head: "P95", group: 4, text: latency(func(r *Row) time.Duration { return r.P95 }), zero: unmeasured},
+	}
+}
+
+func count(head string, of func(*Row) int64) column {
+	return column{head: head,
+		text: func(r *Row) string { return grouped(of(r)) },
+		zero: func(r *Row) bool { return of(r) == 0 }}
+}
+
+func (c column) in(group int) column { c.group = group; return c }
+
+func (r *Report) writeTable(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n%s\n", r.summary(), r.scope())
+	if len(r.Rows) > 0 {
+		rows := make([]*Row, 0, len(r.Rows)+1)
+		for i := range r.Rows {
+			rows = append(rows, &r.Rows[i])
+		}
+		if len(r.Rows) > 1 || r.Omitted > 0 {
+			rows = append(rows, &r.Total)
+		}
+		r.writeBlocks(&b, rows)
+	}
+	for i, note := range r.Notes {
+		if i == 0 {
+			b.WriteString("\n")
+		}
+		b.WriteString(note + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// writeBlocks writes the columns as tables below one another, each with the
+// names, so that none is wider than tableWidth and no figure is left out.
+func (r *Report) writeBlocks(b *strings.Builder, rows []*Row) {
+	columns := r.columns(nameWidth)
+	cells := make([][]string, len(columns)) // column → its head and cells, of one width
+	for i, c := range columns {
+		cells[i] = c.cells(rows)
+	}
+	for _, block := range pack(columns, cells, len(r.nameColumns(nameWidth))) {
+		b.WriteString("\n")
+		for line := range len(rows) + 1 {
+			parts := make([]string, len(block))
+			for i, n := range block {
+				parts[i] = cells[n][line]
+			}
+			b.WriteString(strings.TrimRight(strings.Join(parts, gap), " ") + "\n")
+		}
+	}
+}
+
+// cells writes the column's head and its text for each row, padded to one width.
+func (c column) cells(rows []*Row) []string {
+	cells := make([]string, 0, len(rows)+1)
+	cells = append(cells, c.head)
+	for _, row := range rows {
+		cells = append(cells, c.text(row))
+	}
+	widest := 0
+	for _, cell := range cells {
+		widest = max(widest, textWidth(cell))
+	}
+	for i, cell := range cells {
+		padding := strings.Repeat(" ", widest-textWidth(cell))
+		if c.left {
+			cells[i] = cell + padding
+		} else {
+			cells[i] = padding + cell
+		}
+	}
+	return cells
+}
+
+// pack distributes the columns over blocks, the first names columns into each.
+// A group that does not fit beside what stands in a block begins the next one,
+// and one that fits in no block is wrapped.
+func pack(columns []column, cells [][]string, names int) (blocks [][]int) {
+	size := func(i int) int { return textWidth(cells[i][0]) + len(gap) }
+	var block []int
+	used := 0
+	add := func(i int) {
+		block = append(block, i)
+		used += size(i)
+	}
+	next := func() {
+		if len(block) > names {
+			blocks = append(blocks, block)
+		}
+		block, used = nil, 0
+		for i := range names {
+			add(i)
+		}
+	}
+	next()
+	for i := names; i < len(columns); i++ {
+		if columns[i].group != columns[i-1].group {
+			needed := 0
+			for j := i; j < len(columns) && columns[j].group == columns[i].group; j++ {
+				needed += size(j)
+			}
+			if used+needed > tableWidth+len(gap) {
+				next()
+			}
+		}
+		if used+size(i) > tableWidth+len(gap) {
+			next()
+		}
+		add(i)
+	}
+	return append(blocks, block)
+}
+
+// summary is the report in a sentence or two.
+func (r *Report) summary() string {
+	t := &r.Total
+	switch {
+	case r.First.IsZero():
+		return "There are no calls yet."
+	case t.Calls == 0:
+		return fmt.Sprintf("No call ended in this time. The first call of all began %s.", r.First.Format(clock))
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, %s sent upstream; ", counted(t.Calls, "call", "calls"), grouped(t.Upstream))
+	if served := t.Served(); served == 0 {
+		b.WriteString("no retry was served from the store")
+	} else {
+		fmt.Fprintf(&b, "%s served from the store saved %s input %s",
+			counted(served, "retry", "retries"), short(t.AvoidedInput), pick(t.AvoidedInput, "token", "tokens"))
+		if t.AvoidedCost > 0 {
+			fmt.Fprintf(&b, " (%s)", moneyFormat(t.AvoidedCost)(t.AvoidedCost))
+		}
+	}
+	b.WriteString(".")
+	var bad []string
+	for _, n := range []struct {
+		calls int64
+		what  string
+	}{{t.Refused, "refused"}, {t.Failed, "failed"}, {t.Lost, "lost"}, {t.Flagged, "over a budget that only flags"}} {
+		if n.calls > 0 {
+			bad = append(bad, grouped(n.calls)+" "+n.what)
+		}
+	}
+	if len(bad) > 0 {
+		b.WriteString(" " + strings.Join(bad, ", ") + ".")
+	}
+	return b.String()
+}
+
+const clock = "2006-01-02 15:04:05"
+
+// scope says what the figures are of.
+func (r *Report) scope() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "By %s, ", r.By)
+	if !r.Since.IsZero() {
+		fmt.Fprintf(&b, "from %s ", r.Since.Format(clock))
+	}
+	fmt.Fprintf(&b, "to %s (%s)", r.Until.Format(clock), r.Location)
+	if r.Step != "" {
+		fmt.Fprintf(&b, ", step %s", visible(r.Step))
+	}
+	if r.Tenant != "" {
+		fmt.Fprintf(&b, ", tenant %s", visible(r.Tenant))
+	}
+	return b.String() + "."
+}
