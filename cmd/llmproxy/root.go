@@ -68,6 +68,7 @@ each step of an automation, and refuses or flags a step that is over its budget.
 	root.AddCommand(
 		newConfigCmd(a),
 		newKeysCmd(a),
+		newReportCmd(a),
 		newVersionCmd(a),
 	)
 	root.SetHelpCommand(newHelpCmd(root))
