@@ -155,7 +155,7 @@ func writeIDs(h hash.Hash, ids []int) {
 	h.Write(binary.LittleEndian.AppendUint32(out, 0xffffffff))
 }
 
-var randomStrings = flag.Int("strings", 4000, "number of random strings to compare with tiktoken-go")
+var randomStrings = flag.Int("strings", 2000, "number of random strings to compare with tiktoken-go")
 
 // TestAgainstTiktokenGo compares random strings with tiktoken-go.
 func TestAgainstTiktokenGo(t *testing.T) {

@@ -2,15 +2,17 @@ package tokens
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"iter"
+	"math/bits"
 	"unicode/utf16"
 	"unicode/utf8"
 )
 
 // maxDepth bounds the nesting of a request body.
-const maxDepth = 512
+const maxDepth = 128
 
 // A node is one JSON value as it stands in a request body: its raw bytes
 // without surrounding white space, or nil for a value that is absent.
@@ -136,22 +138,41 @@ func (p *parser) str() error {
 	if !p.accept('"') {
 		return errSyntax
 	}
-	for p.i < len(p.b) {
-		switch c := p.b[p.i]; {
+	for {
+		p.i += plainRun(p.b[p.i:])
+		switch c := p.peek(); {
 		case c == '"':
 			p.i++
 			return nil
-		case c < ' ':
-			return errSyntax
-		case c == '\\':
-			if err := p.escape(); err != nil {
-				return err
-			}
-		default:
-			p.i++
+		case c != '\\':
+			return errSyntax // a control character, or the end
+		}
+		if err := p.escape(); err != nil {
+			return err
 		}
 	}
-	return errSyntax
+}
+
+// plainRun returns how many bytes at the start of b can stand in a string as
+// they are: none of them is a control character, a quote or a backslash. It
+// looks at eight at a time: the top bit of a byte of special is set if that byte
+// of w is below 0x20, or zero after a quote or a backslash was taken from it by
+// xor. Borrows may set bits above the lowest one set, which alone counts.
+func plainRun(b []byte) int {
+	const ones, tops = 0x0101010101010101, 0x8080808080808080
+	i := 0
+	for ; i+8 <= len(b); i += 8 {
+		w := binary.LittleEndian.Uint64(b[i:])
+		quote, slash := w^ones*'"', w^ones*'\\'
+		special := ((w - ones*' ') | (quote - ones) | (slash - ones)) & tops &^ w
+		if special != 0 {
+			return i + bits.TrailingZeros64(special)/8
+		}
+	}
+	for i < len(b) && b[i] >= ' ' && b[i] != '"' && b[i] != '\\' {
+		i++
+	}
+	return i
 }
 
 func (p *parser) escape() error {
@@ -275,14 +296,17 @@ func (n node) isNull() bool { return len(n) == 0 || n[0] == 'n' }
 
 // members yields the names and values of an object in their order, and
 // nothing for any other value.
-func (n node) members() iter.Seq2[string, node] {
-	return func(yield func(string, node) bool) {
+func (n node) members() iter.Seq2[[]byte, node] {
+	return func(yield func([]byte, node) bool) {
 		if !n.isObject() {
 			return
 		}
 		for i := skipSpace(n, 1); n[i] != '}'; {
 			end := stringEnd(n, i)
-			name := node(n[i:end]).str()
+			name := []byte(n[i+1 : end-1 : end-1])
+			if bytes.IndexByte(name, '\\') >= 0 || !utf8.Valid(name) {
+				name = n[i:end].appendStr(nil)
+			}
 			i = skipSpace(n, end)
 			i = skipSpace(n, i+1)
 			end = valueEnd(n, i)
@@ -321,11 +345,20 @@ func (n node) elements() iter.Seq2[int, node] {
 func (n node) get(name string) node {
 	var found node
 	for k, v := range n.members() {
-		if k == name {
+		if string(k) == name {
 			found = v
 		}
 	}
 	return found
+}
+
+// object returns the members of an object by their names.
+func (n node) object() map[string]node {
+	m := map[string]node{}
+	for name, v := range n.members() {
+		m[string(name)] = v
+	}
+	return m
 }
 
 // str returns the value of a string, and "" for any other value.

@@ -13,6 +13,7 @@
 package tokens
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 )
@@ -111,13 +112,14 @@ type Counter struct {
 // Count returns the input tokens of r. It fails only if the body is not JSON
 // of the endpoint's shape, or the endpoint is none of the four.
 func (c *Counter) Count(r Request) (Estimate, error) {
-	body, err := parse(r.Body)
+	root, err := parse(r.Body)
 	if err != nil {
 		return Estimate{}, fmt.Errorf("reading request body: %w", err)
 	}
-	if !body.isObject() {
-		return Estimate{}, fmt.Errorf("reading request body: not a JSON object")
+	if !root.isObject() {
+		return Estimate{}, errors.New("reading request body: not a JSON object")
 	}
+	body := root.object()
 	m := modelOf(r.Model)
 	e := vocabulary(m.encoding)
 	t := &tally{
@@ -139,7 +141,7 @@ func (c *Counter) Count(r Request) (Estimate, error) {
 	case Completions:
 		err = t.completions(body)
 	case Embeddings:
-		err = t.plain("input", body.get("input"))
+		err = t.plain("input", body["input"])
 	default:
 		err = fmt.Errorf("counting: unknown endpoint %q", r.Endpoint)
 	}
@@ -211,11 +213,11 @@ func (t *tally) count(text string) int {
 
 // completions counts the body of the legacy endpoint: its prompts, with
 // nothing added.
-func (t *tally) completions(body node) error {
-	if suffix := body.get("suffix"); suffix.isString() {
+func (t *tally) completions(body map[string]node) error {
+	if suffix := body["suffix"]; suffix.isString() {
 		t.charge("suffix", "suffix", Rule, t.text(suffix))
 	}
-	return t.plain("prompt", body.get("prompt"))
+	return t.plain("prompt", body["prompt"])
 }
 
 // plain counts the member called name, which is a text, an array of texts, an

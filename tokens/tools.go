@@ -2,6 +2,7 @@ package tokens
 
 import (
 	"slices"
+	"strings"
 )
 
 // A call is one function call in the history.
@@ -10,41 +11,47 @@ type call struct {
 	arguments node // a string that holds JSON
 }
 
-// functionCalls returns the calls of a chat message, in either notation.
-func functionCalls(m node) []call {
+// calls returns the calls of a chat message, in either notation.
+func (m *message) calls() []call {
 	var calls []call
-	for _, c := range m.get("tool_calls").elements() {
-		f := c.get("function")
+	for _, c := range m.toolCalls.elements() {
+		f, arguments := c.get("function"), "arguments"
 		if f == nil { // a custom tool takes free text
-			f = c.get("custom")
+			f, arguments = c.get("custom"), "input"
 		}
-		arguments := f.get("arguments")
-		if arguments == nil {
-			arguments = f.get("input")
-		}
-		calls = append(calls, call{c.get("id").str(), f.get("name").str(), arguments})
+		calls = append(calls, call{c.get("id").str(), f.get("name").str(), f.get(arguments)})
 	}
-	if f := m.get("function_call"); f.isObject() {
+	if f := m.functionCall; f.isObject() {
 		calls = append(calls, call{"", f.get("name").str(), f.get("arguments")})
 	}
 	return calls
 }
 
-// toolCalls counts the calls of one message and remembers their names.
-// Several at once are written as one call to multi_tool_use.parallel.
-// Ids are not counted.
+// What a tool call adds beyond its text, its result included.
+const (
+	callExtra    = 2 // chat completions, once for the calls of one message
+	callOfID     = 3 // responses, for a call that carries the id of its item
+	callChannels = 8 // gpt-5 and later, where messages name their channel
+)
+
+// toolCalls counts the calls of one chat message, without its frame, and
+// remembers their names. Several at once are written as one call to
+// multi_tool_use.parallel, but by models with channels one by one. Ids are
+// not counted.
 func (t *tally) toolCalls(calls []call) int {
-	if t.names == nil {
-		t.names = map[string]string{}
-	}
-	for _, c := range calls {
-		t.names[c.id] = c.name
+	if t.model.harmony {
+		n := -(frame + roleWord)
+		for _, c := range calls {
+			n += frame + roleWord + t.toolCall(c) + callChannels
+		}
+		return n
 	}
 	if len(calls) == 1 {
-		return t.count(" to=functions."+calls[0].name) + t.text(calls[0].arguments)
+		return t.toolCall(calls[0]) + callExtra
 	}
 	b := []byte(`{"tool_uses":[`)
 	for i, c := range calls {
+		t.remember(c)
 		if i > 0 {
 			b = append(b, ',')
 		}
@@ -55,27 +62,35 @@ func (t *tally) toolCalls(calls []call) int {
 		b = append(b, '}')
 	}
 	b = append(b, `]}`...)
-	return t.count(" to=multi_tool_use.parallel") + t.count(string(b))
+	return t.count(" to=multi_tool_use.parallel") + t.count(string(b)) + callExtra
+}
+
+// toolCall counts the text of one call and remembers its name.
+func (t *tally) toolCall(c call) int {
+	t.remember(c)
+	return t.count(" to=functions."+c.name) + t.text(c.arguments)
+}
+
+func (t *tally) remember(c call) {
+	if t.names == nil {
+		t.names = map[string]string{}
+	}
+	t.names[c.id] = c.name
 }
 
 // toolResult counts the answer of the function called name. The name stands
-// in place of the role. What a pair of call and result adds is charged here.
+// in place of the role.
 func (t *tally) toolResult(path, name string, content node) {
 	n := frame + t.count("functions."+name) + t.content(path+".content", content)
-	if t.model.harmony {
-		n += 8
-	} else {
-		n += 2
-	}
 	t.charge(path, "tool-result", Rule, n)
 }
 
 // chatTools charges the tool definitions and the response format of a chat
-// completion whose first system message is system, or nil.
-func (t *tally) chatTools(body, system node) {
+// completion; system is the content of its first system message, or nil.
+func (t *tally) chatTools(body map[string]node, system node) {
 	tools := functionsOf(body)
 	if len(tools) > 0 {
-		text := renderTools(tools)
+		text := rendering{}.tools(tools)
 		n := 0
 		switch {
 		case t.model.harmony:
@@ -90,7 +105,7 @@ func (t *tally) chatTools(body, system node) {
 		}
 		t.charge("tools", "tools", Rule, n)
 	}
-	format := body.get("response_format")
+	format := body["response_format"]
 	if format.get("type").str() != "json_schema" {
 		return
 	}
@@ -106,13 +121,11 @@ func (t *tally) chatTools(body, system node) {
 	t.charge("response_format", "json-schema", Rule, n)
 }
 
-// joined returns what text adds to the tokens of the system message's content
-// when the two are tokenized together.
+// joined returns what text adds to the tokens of the content of the system
+// message when the two are tokenized together.
 func (t *tally) joined(system node, text string) int {
-	var s []byte
-	content := system.get("content")
-	s = content.appendStr(s)
-	for _, p := range content.elements() {
+	s := system.appendStr(nil)
+	for _, p := range system.elements() {
 		s = p.get("text").appendStr(s)
 	}
 	before := t.count(string(s))
@@ -121,12 +134,12 @@ func (t *tally) joined(system node, text string) int {
 
 // functionsOf returns the definitions of the functions of a chat completion,
 // in either notation.
-func functionsOf(body node) []node {
+func functionsOf(body map[string]node) []node {
 	var tools []node
-	for _, f := range body.get("functions").elements() {
+	for _, f := range body["functions"].elements() {
 		tools = append(tools, f)
 	}
-	for _, tool := range body.get("tools").elements() {
+	for _, tool := range body["tools"].elements() {
 		if f := tool.get("function"); f.isObject() {
 			tools = append(tools, f)
 		} else if f := tool.get("custom"); f.isObject() {
@@ -136,18 +149,36 @@ func functionsOf(body node) []node {
 	return tools
 }
 
-// renderTools writes function definitions as the model reads them: as
-// declarations of TypeScript.
-func renderTools(tools []node) string {
+// A rendering says what of a function's schema the model gets to read, where
+// models differ.
+type rendering struct {
+	titles      bool // titles of the parameters and properties
+	description bool // description of the parameters as a whole
+	refs        bool // what a $ref stands for, not any
+
+	root node     // the parameters, which hold the definitions
+	open []string // the references that are being rendered
+}
+
+// tools writes function definitions as the model reads them: as declarations
+// of TypeScript.
+func (r rendering) tools(tools []node) string {
 	b := []byte("# Tools\n\n## functions\n\nnamespace functions {\n\n")
 	for _, f := range tools {
 		b = appendComment(b, "", f.get("description").str())
 		b = append(b, "type "...)
 		b = f.get("name").appendStr(b)
 		parameters := f.get("parameters")
+		r.root = parameters
 		if hasMembers(parameters.get("properties")) {
 			b = append(b, " = (_: "...)
-			b = appendObject(b, parameters, "", true)
+			if r.titles {
+				b = appendComment(b, "", parameters.get("title").str())
+			}
+			if r.description {
+				b = appendComment(b, "", parameters.get("description").str())
+			}
+			b = r.appendObject(b, parameters, "", true)
 			b = append(b, ") => any;\n\n"...)
 		} else {
 			b = append(b, " = () => any;\n\n"...)
@@ -165,6 +196,7 @@ func hasMembers(n node) bool {
 
 // appendComment writes text as a comment; only its first line is marked.
 func appendComment(b []byte, indent, text string) []byte {
+	text = strings.TrimRight(text, " \n")
 	if text == "" {
 		return b
 	}
@@ -177,20 +209,20 @@ func appendComment(b []byte, indent, text string) []byte {
 // appendObject writes the type of an object. A top-level object none of whose
 // properties has a description stands on one line; descriptions of nested
 // properties are left out.
-func appendObject(b []byte, schema node, indent string, top bool) []byte {
+func (r rendering) appendObject(b []byte, schema node, indent string, top bool) []byte {
 	properties := schema.get("properties")
 	if !hasMembers(properties) {
 		return append(b, "object"...)
 	}
 	oneLine := top
 	for _, p := range properties.members() {
-		if p.get("description").str() != "" {
+		if p.get("description").str() != "" || r.titles && p.get("title").str() != "" {
 			oneLine = false
 		}
 	}
-	var required []string
+	required := map[string]bool{}
 	for _, name := range schema.get("required").elements() {
-		required = append(required, name.str())
+		required[name.str()] = true
 	}
 	b = append(b, '{')
 	inner := indent
@@ -202,6 +234,9 @@ func appendObject(b []byte, schema node, indent string, top bool) []byte {
 		switch {
 		case !oneLine:
 			b = append(b, '\n')
+			if r.titles {
+				b = appendComment(b, inner, p.get("title").str())
+			}
 			if top {
 				b = appendComment(b, inner, p.get("description").str())
 			}
@@ -213,11 +248,11 @@ func appendObject(b []byte, schema node, indent string, top bool) []byte {
 		}
 		first = false
 		b = append(b, name...)
-		if !slices.Contains(required, name) {
+		if !required[string(name)] {
 			b = append(b, '?')
 		}
 		b = append(b, ": "...)
-		b = appendType(b, p, inner)
+		b = r.appendType(b, p, inner)
 		if !oneLine {
 			b = append(b, ',')
 		}
@@ -231,21 +266,43 @@ func appendObject(b []byte, schema node, indent string, top bool) []byte {
 }
 
 // appendType writes the type that a JSON Schema describes.
-func appendType(b []byte, schema node, indent string) []byte {
+func (r rendering) appendType(b []byte, schema node, indent string) []byte {
 	for _, union := range []string{"anyOf", "oneOf"} {
 		if variants := schema.get(union); variants.isArray() {
-			return appendUnion(b, variants, func(b []byte, v node) []byte { return appendType(b, v, indent) })
+			return appendUnion(b, variants, func(b []byte, v node) []byte { return r.appendType(b, v, indent) })
 		}
+	}
+	if ref := schema.get("$ref").str(); r.refs && ref != "" {
+		return r.appendRef(b, ref, indent)
 	}
 	if values := schema.get("enum"); values.isArray() {
 		return appendUnion(b, values, func(b []byte, v node) []byte { return append(b, v...) })
 	}
 	kind := schema.get("type")
 	if kind.isArray() {
-		return appendUnion(b, kind, func(b []byte, k node) []byte { return appendKind(b, k.str(), schema, indent) })
+		return appendUnion(b, kind, func(b []byte, k node) []byte { return r.appendKind(b, k.str(), schema, indent) })
 	}
-	return appendKind(b, kind.str(), schema, indent)
+	return r.appendKind(b, kind.str(), schema, indent)
 }
+
+// appendRef writes the type that a local reference stands for, or any where
+// it stands within itself.
+func (r rendering) appendRef(b []byte, ref, indent string) []byte {
+	target := r.root
+	path, local := strings.CutPrefix(ref, "#/")
+	for name := range strings.SplitSeq(path, "/") {
+		target = target.get(name)
+	}
+	if !local || target == nil || slices.Contains(r.open, ref) || len(b) > maxWithRefs {
+		return append(b, "any"...)
+	}
+	r.open = append(slices.Clip(r.open), ref)
+	return r.appendType(b, target, indent)
+}
+
+// maxWithRefs is the length in bytes beyond which references are not followed:
+// they may stand for each other many times over.
+const maxWithRefs = 64 << 10
 
 func appendUnion(b []byte, variants node, one func([]byte, node) []byte) []byte {
 	for i, v := range variants.elements() {
@@ -257,16 +314,16 @@ func appendUnion(b []byte, variants node, one func([]byte, node) []byte) []byte 
 	return b
 }
 
-func appendKind(b []byte, kind string, schema node, indent string) []byte {
+func (r rendering) appendKind(b []byte, kind string, schema node, indent string) []byte {
 	switch kind {
 	case "string", "number", "boolean", "null":
 		return append(b, kind...)
 	case "integer":
 		return append(b, "number"...)
 	case "array":
-		return append(appendType(b, schema.get("items"), indent), "[]"...)
+		return append(r.appendType(b, schema.get("items"), indent), "[]"...)
 	case "object":
-		return appendObject(b, schema, indent, false)
+		return r.appendObject(b, schema, indent, false)
 	}
 	return append(b, "any"...)
 }
@@ -289,7 +346,7 @@ func appendSchema(b []byte, n node) []byte {
 		b = append(b, '{')
 		start := len(b)
 		for name, v := range n.members() {
-			if name == "required" && v.isArray() || name == "additionalProperties" && !v.isObject() {
+			if string(name) == "required" && v.isArray() || string(name) == "additionalProperties" && !v.isObject() {
 				continue
 			}
 			if len(b) > start {

@@ -1,0 +1,66 @@
+package tokens
+
+import (
+	"encoding/json"
+	"reflect"
+	"testing"
+)
+
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{
+		`{"a":[1,2.5e-3,{"b":"c\"\\\u00e9\ud83d\ude00"}],"d":null}`, ` [ ] `, `{}`, `""`, `"\ud800"`, "\"\xff\"", "{\"\xc8\":true}",
+		`-0`, `01`, `1.`, `[1,]`, `{"a"}`, `tru`, `"a`, `"\x"`, "\"\n\"", `{"a":{"b":[[],{},""]} , "c" : true}`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		n, err := parse(b)
+		if (err == nil) != json.Valid(b) && err != errDepth {
+			t.Fatalf("parse(%q) = %v, json.Valid says %t", b, err, json.Valid(b))
+		}
+		if err == nil {
+			sameAsJSON(t, n)
+		}
+	})
+}
+
+// sameAsJSON compares what node reads with what encoding/json reads.
+func sameAsJSON(t *testing.T, n node) {
+	t.Helper()
+	switch {
+	case n.isObject():
+		var want map[string]json.RawMessage
+		if err := json.Unmarshal(n, &want); err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]json.RawMessage{}
+		for name, v := range n.members() {
+			got[string(name)] = json.RawMessage(v)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("members of %q: %q, want %q", n, got, want)
+		}
+		for name := range got {
+			sameAsJSON(t, n.get(name))
+		}
+	case n.isArray():
+		var want []json.RawMessage
+		if err := json.Unmarshal(n, &want); err != nil {
+			t.Fatal(err)
+		}
+		for i, v := range n.elements() {
+			if i >= len(want) || string(v) != string(want[i]) {
+				t.Fatalf("elements of %q: [%d] is %q, want of %q", n, i, v, want)
+			}
+			sameAsJSON(t, v)
+		}
+	case n.isString():
+		var want string
+		if err := json.Unmarshal(n, &want); err != nil {
+			t.Fatal(err)
+		}
+		if got := n.str(); got != want {
+			t.Fatalf("str of %q = %q, want %q", n, got, want)
+		}
+	}
+}
