@@ -53,7 +53,7 @@ func random(rng *rand.Rand, n int, from, to time.Time) []*ledger.Call {
 	return rows
 }
 
-// sum adds the calls up one by one, as the specification of a row.
+// sum adds the calls up one by one, as a row must have them.
 func sum(rows []*ledger.Call, include func(*ledger.Call) bool) (r report.Row) {
 	for _, c := range rows {
 		if !include(c) {
