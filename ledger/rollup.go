@@ -58,9 +58,10 @@ func (c *Call) sums() sums {
 		s[sumUpstream] = 1
 		s[sumInput], s[sumCached], s[sumOutput], s[sumReasoning] = u.Input, u.Cached, u.Output, u.Reasoning
 		s[sumCounted], s[sumResent] = c.Input, c.Resent
-		if c.Cost != nil {
+		switch {
+		case c.Cost != nil:
 			s[sumCost] = *c.Cost
-		} else {
+		case u.Input+u.Output > 0: // what used nothing needs no price
 			s[sumUnpriced] = 1
 		}
 	}

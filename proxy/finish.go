@@ -1,0 +1,199 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"llmproxy/budget"
+	"llmproxy/cache"
+	"llmproxy/ledger"
+	"llmproxy/store"
+	"llmproxy/tokens"
+)
+
+// finish stores the answer if it may be stored, settles the budget, closes the
+// row and frees the lease, in one transaction; only then do readers see the
+// end. Where the store refuses, the write is repeated until it succeeds, and
+// the answer is given all the same: it is paid for.
+func (x *exchange) finish(a *answer) {
+	s := x.server
+	x.failpoint("answered")
+	entry, whyNot := x.entry(a)
+	x.close(a, entry)
+	begun := time.Now()
+	write := func(tx *store.Tx) error { return x.settle(tx, entry) }
+	err := s.Store.Update(context.WithoutCancel(x.ctx), write)
+	s.metrics.finishing.Observe(time.Since(begun).Seconds())
+	if err != nil {
+		s.metrics.storeErrors.WithLabelValues("finish").Inc()
+		s.Log.Error("a paid call cannot be written down yet; trying again", "call", callName(x.row.ID), "err", err)
+		s.backlog.repeat(write)
+	}
+	x.failpoint("finished")
+	if whyNot != "" {
+		s.metrics.unstored.WithLabelValues(whyNot).Inc()
+	}
+	s.metrics.count(x.row)
+	x.release(a, entry)
+}
+
+func (x *exchange) failpoint(point string) { x.server.failpoint(point) }
+
+// entry is what of the answer is to be stored, nil and a reason where nothing
+// is: only answers that are proven complete are kept.
+func (x *exchange) entry(a *answer) (e *cache.Entry, whyNot string) {
+	switch {
+	case a.err != nil:
+		return nil, "incomplete"
+	case a.head.Status != http.StatusOK:
+		return nil, "error status"
+	case a.head.Form == cache.SSE && a.terminal == nil:
+		return nil, "no end of stream"
+	}
+	rules := storeRules{FinishReasons: x.step.FinishReasons, LengthIsWanted: x.view.MaxOutput > 0, N: int(x.view.N)}
+	if reason := a.completion.judge(rules); reason != "" {
+		return nil, reason
+	}
+	if !x.keep {
+		return nil, "no-store"
+	}
+	now := time.Now()
+	e = &cache.Entry{Key: x.key, Head: a.head, Origin: cache.Origin{
+		Call: x.row.ID, CreatedAt: now.UnixMilli(), ExpiresAt: now.Add(x.step.TTL).UnixMilli(),
+		Input: x.row.Input, Basis: x.row.Basis, Fingerprint: x.fingerprint,
+	}}
+	events := x.rec.Events()
+	if a.head.Form == cache.JSON {
+		events = [][]byte{a.body}
+	} else {
+		events = append(events, a.terminal)
+	}
+	e.Body = cache.Pack(events)
+	return e, ""
+}
+
+// close fills in the row: what was used and how it ended.
+func (x *exchange) close(a *answer, entry *cache.Entry) {
+	row := x.row
+	row.Total = time.Since(x.begun)
+	if !a.first.IsZero() {
+		row.First = a.first.Sub(x.begun)
+	}
+	if x.flight.Unread() {
+		row.Flags |= ledger.ClientLeft
+	}
+	row.Outcome, row.Status = ledger.Miss, a.head.Status
+	if !x.keep {
+		row.Outcome = ledger.Bypass
+	}
+	if a.completion != nil {
+		row.Finish = a.completion.finish()
+	}
+	row.Usage = x.used(a)
+	switch {
+	case errors.Is(context.Cause(x.ctx), errShutdown) && a.err != nil:
+		row.Outcome, row.Finish, row.Status = ledger.Lost, "shutting_down", http.StatusServiceUnavailable
+	case a.err != nil:
+		e := toError(a.err)
+		row.Outcome, row.Finish, row.Status = ledger.Failed, e.Code, e.Status
+	case a.head.Status != http.StatusOK:
+		row.Outcome = ledger.Failed
+	}
+	if entry != nil {
+		row.Flags |= ledger.Stored
+		entry.Origin.Usage = (*cache.Usage)(row.Usage)
+		entry.Origin.Cost = row.Cost
+	}
+}
+
+// used is what the call is charged with: the upstream's usage; without it our
+// own count of the input and of the text that came. An upstream that was not
+// reached, or that refused with an error status, has cost nothing.
+func (x *exchange) used(a *answer) *ledger.Usage {
+	switch {
+	case !a.reached:
+		return nil
+	case a.head.Status != 0 && a.head.Status != http.StatusOK:
+		return &ledger.Usage{}
+	}
+	counted := &ledger.Usage{Input: x.row.Input}
+	if a.completion == nil {
+		x.row.Flags |= ledger.UsageEstimated
+		return counted
+	}
+	reported, odd, ok := a.completion.usage()
+	if odd {
+		x.row.Flags |= ledger.UsageOdd
+	}
+	text := a.completion.text()
+	if ok && !odd && (reported.Input > 0 || reported.Output > 0 || text == "") {
+		return &ledger.Usage{Input: reported.Input, Cached: reported.Cached, Output: reported.Output, Reasoning: reported.Reasoning}
+	}
+	x.row.Flags |= ledger.UsageEstimated
+	counted.Output = int64(tokens.Text(x.view.Model, text))
+	return counted
+}
+
+// settle is the finishing transaction. It may be applied twice.
+func (x *exchange) settle(tx *store.Tx, entry *cache.Entry) (err error) {
+	if entry != nil {
+		if entry.Tenant, err = tx.Intern("tenant", x.row.Tenant); err != nil {
+			return err
+		}
+		if entry.Step, err = tx.Intern("step", x.row.Step); err != nil {
+			return err
+		}
+		if entry.Model, err = tx.Intern("model", x.row.Model); err != nil {
+			return err
+		}
+		if entry.Origin.EntryID, err = cache.Put(tx, entry); err != nil {
+			return err
+		}
+	}
+	if u := x.row.Usage; u != nil {
+		err = budget.Settle(tx, x.row.ID, budget.Amounts{Input: u.Input, Output: u.Output, Calls: 1})
+	} else {
+		err = budget.Release(tx, x.row.ID)
+	}
+	if err != nil {
+		return err
+	}
+	if err := ledger.CloseCall(tx, x.row); err != nil {
+		return err
+	}
+	return cache.Release(tx, x.key, x.row.ID)
+}
+
+// release shows the end to the readers. A stored answer is found in memory
+// before its flight is gone, so no call slips in between and leads again; a
+// failed one is gone before its readers are told, so that their retry leads.
+func (x *exchange) release(a *answer, entry *cache.Entry) {
+	if u := x.row.Usage; u != nil && u.Output > 0 {
+		largest := x.server.largestAnswer(x.row)
+		for {
+			seen := largest.Load()
+			if u.Output <= seen || largest.CompareAndSwap(seen, u.Output) {
+				break
+			}
+		}
+	}
+	end := func(origin cache.Origin) {
+		if a.err == nil && a.head.Form == cache.JSON {
+			x.rec.Start(a.head)
+			x.rec.Append(a.body)
+		} else if a.terminal != nil {
+			x.rec.Append(a.terminal)
+		}
+		x.rec.Finish(origin, a.err)
+	}
+	if entry == nil {
+		x.flight.Land()
+		end(cache.Origin{Call: x.row.ID, Input: x.row.Input, Usage: (*cache.Usage)(x.row.Usage)})
+		return
+	}
+	end(entry.Origin)
+	x.server.Cache.Remember(x.key, x.rec)
+	x.flight.Land()
+}

@@ -1,0 +1,296 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"llmproxy/budget"
+	"llmproxy/cache"
+	"llmproxy/ledger"
+	"llmproxy/store"
+	"llmproxy/tokens"
+)
+
+// servePassthrough serves every path whose answers are not kept: it goes to the
+// upstream and back as it is, under the same admission as every other call and
+// with one row in the ledger. It belongs to its client: when that leaves, the
+// upstream request ends.
+func (c *call) servePassthrough() (err error) {
+	body, err := c.readPassthrough()
+	if err != nil {
+		return err
+	}
+	if c.upstream == nil {
+		return invalidRequest("No upstream serves this path; add one under upstreams: in the configuration")
+	}
+	c.recorded, c.row.Outcome = true, ledger.Bypass
+	need := c.passthroughNeed()
+	if err := c.policy.Budget.Fits(budget.Scope{StepName: c.row.Step, RunName: c.row.Run}, need); err != nil {
+		return err
+	}
+	if err := c.admitPassthrough(need); err != nil {
+		return err
+	}
+	c.paid = true
+	used, status, err := c.passThrough(body, need)
+	c.closePassthrough(used, status, err)
+	if errors.Is(err, errBrokeOff) {
+		panic(http.ErrAbortHandler) // the client must see that the answer is not whole
+	}
+	return err
+}
+
+// errBrokeOff ends a call whose answer broke off after it had begun.
+var errBrokeOff = errors.New("the upstream's answer broke off")
+
+// maxUsageBody is how much of an answer is kept to find its usage in.
+const maxUsageBody = 1 << 20
+
+// readPassthrough names the call. JSON bodies are read first, for their model
+// and their count; anything else, such as an upload, streams through.
+func (c *call) readPassthrough() (io.Reader, error) {
+	kind, _, _ := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
+	counted := c.row.Endpoint != ledger.Other && c.r.Method == http.MethodPost
+	if !counted && (kind != "application/json" || c.r.ContentLength == 0) {
+		if err := c.settleNames("", ""); err != nil {
+			return nil, err
+		}
+		c.upstream = c.policy.fallback()
+		return c.r.Body, nil
+	}
+	var err error
+	if c.buf, err = readBody(c.r, c.policy.RequestBody); err != nil {
+		return nil, err
+	}
+	doc, err := cache.Scan(*c.buf)
+	if err != nil {
+		return nil, err
+	}
+	var step, run string
+	if c.doc, step, run, err = takeOwnMetadata(doc); err != nil {
+		return nil, err
+	}
+	if err := c.settleNames(step, run); err != nil {
+		return nil, err
+	}
+	if raw, ok := c.doc.Member("model"); ok {
+		c.row.Model, _ = stringValue(raw)
+		c.upstream = c.policy.upstream(c.row.Model)
+	} else {
+		c.upstream = c.policy.fallback()
+	}
+	c.view.Model, c.view.N = c.row.Model, 1
+	if counted {
+		estimate, err := c.server.counter.Count(tokens.Request{Endpoint: tokens.Endpoint(c.route.path), Model: c.row.Model, Body: c.doc.Raw})
+		if err != nil {
+			return nil, invalidRequest("The request cannot be counted: %v", err)
+		}
+		c.row.Input, c.row.Basis = int64(estimate.Tokens), uint8(estimate.Basis)
+	}
+	return nil, nil
+}
+
+// fallback is the upstream of requests that name no model.
+func (p *Policy) fallback() *Upstream {
+	if len(p.Upstreams) == 0 {
+		return nil
+	}
+	return p.Upstreams[0]
+}
+
+// passthroughNeed is what the call may cost. Requests that only read need
+// nothing, but a step over its budget is refused them too.
+func (c *call) passthroughNeed() budget.Amounts {
+	switch {
+	case c.r.Method != http.MethodPost:
+		return budget.Amounts{}
+	case c.row.Endpoint == ledger.Responses || c.row.Endpoint == ledger.Completions:
+		for _, name := range []string{"max_tokens", "max_output_tokens"} {
+			if n, ok, err := countMember(c.doc, name, 1<<31); err == nil && ok {
+				c.view.MaxOutput = n
+			}
+		}
+		return c.need()
+	}
+	return budget.Amounts{Input: c.row.Input, Calls: 1}
+}
+
+func (c *call) admitPassthrough(need budget.Amounts) error {
+	s := c.server
+	err := s.Store.Update(context.WithoutCancel(c.r.Context()), func(tx *store.Tx) error {
+		scope, err := c.scope(tx)
+		if err != nil {
+			return err
+		}
+		if c.verdict, err = c.policy.Budget.Reserve(tx, c.row.ID, scope, need); err != nil {
+			return err
+		}
+		return ledger.OpenCall(tx, c.row, s.instance.Load())
+	})
+	if errors.Is(err, store.ErrUnavailable) {
+		err = c.withoutStore(err)
+	}
+	c.row.Outcome = ledger.Bypass
+	return err
+}
+
+// passThrough makes the upstream call and copies its answer to the client.
+func (c *call) passThrough(body io.Reader, need budget.Amounts) (used *ledger.Usage, status int, err error) {
+	ctx, cancel := context.WithTimeoutCause(c.r.Context(), c.upstream.Total, errTotal)
+	defer cancel()
+	out := outbound{method: c.r.Method, path: c.route.path, query: c.r.URL.RawQuery, header: c.r.Header,
+		stream: body, length: c.r.ContentLength, credentialIsOurs: c.credential != nil}
+	if c.doc != nil {
+		out.body = c.doc.Raw
+	}
+	var r reply
+	if body == nil {
+		r, err = c.upstream.send(ctx, &out)
+	} else {
+		var connected atomic.Bool
+		r.Response, err = c.upstream.attempt(ctx, &out, &connected)
+		r.reached = connected.Load()
+		if err == nil {
+			r.body = r.Response.Body
+		}
+	}
+	if err != nil {
+		if c.r.Context().Err() != nil {
+			err = errClientLeft
+		} else {
+			err = upstreamError(http.StatusBadGateway, "upstream_unreachable",
+				"The upstream %q cannot be reached (%s); see whether its base_url is right and the network is up, then send the call again", c.upstream.Name, plainCause(err))
+		}
+		if r.reached {
+			used = &ledger.Usage{Input: c.row.Input}
+		}
+		return used, 0, err
+	}
+	defer r.Response.Body.Close()
+	c.sendHead(r.Response)
+	kept, err := c.copyOut(r.body)
+	return c.passthroughUsage(r.Response, kept, need), r.StatusCode, err
+}
+
+func (c *call) sendHead(r *http.Response) {
+	h := c.w.Header()
+	for name, values := range r.Header {
+		if !hopByHop[name] && name != "Set-Cookie" {
+			h[name] = values
+		}
+	}
+	if r.Uncompressed || r.Header.Get("Content-Encoding") == "gzip" {
+		h.Del("Content-Encoding") // decoded on the way
+		h.Del("Content-Length")
+	}
+	c.describe(h)
+	c.committed, c.first = true, time.Now()
+	c.row.Status = r.StatusCode
+	c.w.WriteHeader(r.StatusCode)
+}
+
+// copyOut copies the answer as it comes and keeps its beginning.
+func (c *call) copyOut(body io.Reader) (kept []byte, err error) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := body.Read(buf)
+		if n > 0 {
+			if _, werr := c.w.Write(buf[:n]); werr != nil {
+				return kept, errClientLeft
+			}
+			c.flush()
+			if len(kept) <= maxUsageBody {
+				kept = append(kept, buf[:n]...)
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return kept, nil
+		case err != nil && c.r.Context().Err() != nil:
+			return kept, errClientLeft
+		case err != nil:
+			return kept, errBrokeOff
+		}
+	}
+}
+
+var hopByHop = map[string]bool{
+	"Connection": true, "Proxy-Connection": true, "Keep-Alive": true, "Te": true, "Trailer": true,
+	"Transfer-Encoding": true, "Upgrade": true, "Proxy-Authenticate": true,
+}
+
+// passthroughUsage is what the call is charged with: the usage in a JSON answer,
+// else our own count and what was reserved for the output.
+func (c *call) passthroughUsage(r *http.Response, kept []byte, need budget.Amounts) *ledger.Usage {
+	if r.StatusCode != http.StatusOK || c.r.Method != http.MethodPost {
+		return &ledger.Usage{}
+	}
+	var answer struct {
+		Usage *struct {
+			Prompt     int64 `json:"prompt_tokens"`
+			Completion int64 `json:"completion_tokens"`
+			Input      int64 `json:"input_tokens"`
+			Output     int64 `json:"output_tokens"`
+		} `json:"usage"`
+	}
+	if json.Unmarshal(kept, &answer) == nil && answer.Usage != nil {
+		u := answer.Usage
+		return &ledger.Usage{Input: max(u.Prompt, u.Input, 0), Output: max(u.Completion, u.Output, 0)}
+	}
+	if c.row.Endpoint == ledger.Other {
+		return &ledger.Usage{}
+	}
+	c.row.Flags |= ledger.UsageEstimated
+	return &ledger.Usage{Input: need.Input, Output: need.Output}
+}
+
+// closePassthrough settles the budget and closes the row.
+func (c *call) closePassthrough(used *ledger.Usage, status int, err error) {
+	s, row := c.server, *c.row
+	row.Total, row.Usage, row.Status = time.Since(c.start), used, status
+	if !c.first.IsZero() {
+		row.First = c.first.Sub(c.start)
+	}
+	switch {
+	case errors.Is(err, errClientLeft):
+		row.Flags |= ledger.ClientLeft
+		row.Finish = "client_left"
+		if status == 0 {
+			row.Status, row.Outcome = statusClientLeft, ledger.Failed
+		}
+	case err != nil:
+		e := toError(err)
+		row.Outcome, row.Finish, row.Status = ledger.Failed, e.Code, e.Status
+	case status >= http.StatusBadRequest:
+		row.Outcome, row.Finish = ledger.Failed, strconv.Itoa(status)
+	}
+	calls := int64(1)
+	if c.r.Method != http.MethodPost {
+		calls = 0
+	}
+	write := func(tx *store.Tx) error {
+		var err error
+		if used == nil {
+			err = budget.Release(tx, row.ID)
+		} else {
+			err = budget.Settle(tx, row.ID, budget.Amounts{Input: used.Input, Output: used.Output, Calls: calls})
+		}
+		if err != nil {
+			return err
+		}
+		return ledger.CloseCall(tx, &row)
+	}
+	if err := s.Store.Update(context.WithoutCancel(c.r.Context()), write); err != nil {
+		s.metrics.storeErrors.WithLabelValues("finish").Inc()
+		s.Log.Error("a call cannot be written down yet; trying again", "call", callName(row.ID), "err", err)
+		s.backlog.repeat(write)
+	}
+	s.metrics.count(&row)
+}

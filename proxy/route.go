@@ -1,0 +1,63 @@
+package proxy
+
+import (
+	"net/url"
+	"strings"
+
+	"llmproxy/ledger"
+)
+
+// route is a request's path taken apart.
+type route struct {
+	step, run string // percent-decoded, empty where the path names none
+	path      string // below /v1, escaped, without a leading slash: "chat/completions"
+	ok        bool   // it is a path of the OpenAI API
+}
+
+// parseRoute accepts the forms that clients make of a base URL: with and
+// without /v1, /v1 twice, doubled and trailing slashes, and in front of it
+// /steps/{step} and /steps/{step}/runs/{run}. Nothing is ever redirected: a
+// redirected POST loses its body in many clients.
+func parseRoute(escapedPath string) (r route, err error) {
+	segments := strings.FieldsFunc(escapedPath, func(c rune) bool { return c == '/' })
+	if len(segments) >= 2 && segments[0] == "steps" {
+		if r.step, err = url.PathUnescape(segments[1]); err != nil {
+			return r, badRequest("bad_step", "The step in the path is not percent-encoded properly: %s", segments[1])
+		}
+		segments = segments[2:]
+		if len(segments) >= 2 && segments[0] == "runs" {
+			if r.run, err = url.PathUnescape(segments[1]); err != nil {
+				return r, badRequest("bad_step", "The run in the path is not percent-encoded properly: %s", segments[1])
+			}
+			segments = segments[2:]
+		}
+	}
+	versioned := false
+	for len(segments) > 0 && segments[0] == "v1" {
+		segments, versioned = segments[1:], true
+	}
+	r.path = strings.Join(segments, "/")
+	r.ok = len(segments) > 0 && (versioned || apiRoots[segments[0]])
+	return r, nil
+}
+
+// apiRoots are the first segments that are served without /v1 as well.
+var apiRoots = map[string]bool{
+	"chat": true, "responses": true, "completions": true, "embeddings": true, "models": true, "moderations": true,
+	"audio": true, "images": true, "files": true, "batches": true, "uploads": true, "vector_stores": true,
+	"assistants": true, "threads": true, "conversations": true, "fine_tuning": true, "realtime": true, "videos": true,
+}
+
+func endpointOf(path string) ledger.Endpoint {
+	switch path {
+	case "chat/completions":
+		return ledger.Chat
+	case "responses":
+		return ledger.Responses
+	case "completions":
+		return ledger.Completions
+	case "embeddings":
+		return ledger.Embeddings
+	}
+	return ledger.Other
+}
