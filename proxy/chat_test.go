@@ -520,7 +520,7 @@ func streamOf(n int) [][]byte {
 
 // Ten times the chunks take ten times the memory, not a hundred times.
 func TestLongStreamIsLinear(t *testing.T) {
-	allocated := func(n int) (bytes, objects uint64) {
+	allocated := func(n int) (size, objects uint64) {
 		stream := streamOf(n)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -537,11 +537,11 @@ func TestLongStreamIsLinear(t *testing.T) {
 		}
 		return after.TotalAlloc - before.TotalAlloc, after.Mallocs - before.Mallocs
 	}
-	smallBytes, smallObjects := allocated(1000)
-	bytes, objects := allocated(10000)
-	t.Logf("1,000 chunks: %d bytes in %d objects; 10,000: %d in %d", smallBytes, smallObjects, bytes, objects)
-	if bytes > 20*smallBytes || objects > 20*smallObjects {
-		t.Errorf("10,000 chunks take %d bytes in %d objects, 1,000 take %d in %d", bytes, objects, smallBytes, smallObjects)
+	fewSize, fewObjects := allocated(1000)
+	size, objects := allocated(10000)
+	t.Logf("1,000 chunks: %d bytes in %d objects; 10,000: %d in %d", fewSize, fewObjects, size, objects)
+	if size > 20*fewSize || objects > 20*fewObjects {
+		t.Errorf("10,000 chunks take %d bytes in %d objects, 1,000 take %d in %d", size, objects, fewSize, fewObjects)
 	}
 }
 
