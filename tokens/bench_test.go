@@ -170,3 +170,41 @@ func BenchmarkLoad(b *testing.B) {
 		}
 	})
 }
+
+// BenchmarkConversation counts a body of 110 long messages: when all are new,
+// and when all but the last were counted before.
+func BenchmarkConversation(b *testing.B) {
+	texts := corpora(b)
+	var messages []string
+	for i := range 110 {
+		text := texts[[]string{"English", "JSON", "code"}[i%3]]
+		at := i * 1000
+		content, err := json.Marshal(text[at : at+40_000])
+		if err != nil {
+			b.Fatal(err)
+		}
+		messages = append(messages, fmt.Sprintf(`{"role":"user","content":%s}`, content))
+	}
+	body := []byte(`{"messages":[` + strings.Join(messages, ",") + `]}`)
+	run := func(b *testing.B, counter func() *Counter) {
+		b.SetBytes(int64(len(body)))
+		for b.Loop() {
+			if _, err := counter().Count(Request{ChatCompletions, "gpt-4o", body}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	b.Run("new", func(b *testing.B) { run(b, func() *Counter { return new(Counter) }) })
+	b.Run("remembered", func(b *testing.B) {
+		var c Counter
+		run(b, func() *Counter { return &c })
+	})
+	b.Run("parse", func(b *testing.B) {
+		b.SetBytes(int64(len(body)))
+		for b.Loop() {
+			if _, err := parse(body); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}

@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"math/bits"
 	"sync"
+	"unicode/utf8"
 )
 
 //go:generate go run gen.go
@@ -45,21 +46,25 @@ func unpackClasses() *classes {
 	r := reader(classTable)
 	start := r.uint24()
 	for {
-		k := class(r[0])
+		class := r[0]
 		r = r[1:]
-		end := uint32(len(c))
+		end := uint32(len(c.runes))
 		if len(r) > 0 {
 			end = r.uint24()
 		}
-		run := c[start:end]
+		run := c.runes[start:end]
 		for i := range run {
-			run[i] = k
+			run[i] = class
 		}
 		if len(r) == 0 {
-			return c
+			break
 		}
 		start = end
 	}
+	for b := range utf8.RuneSelf {
+		c.ascii[b] = 1<<8 | char(c.runes[b])
+	}
+	return c
 }
 
 // load builds an encoding from its table, whose form gen.go describes.

@@ -25,63 +25,77 @@ import (
 // that matches wins, and its repetitions are greedy but give back. Together
 // the alternatives match any text, so pieces follow each other without gaps.
 
-// A class is what the expressions tell apart of a character: one bit, so that
-// a set of classes is an or.
-type class uint8
+// A char is what the expressions tell apart of a character: its class, one
+// bit, so that a set of classes is an or; and above, its length in bytes.
+type char uint16
 
 const (
-	other   class = 1 << iota // punctuation, symbols, controls, unassigned
-	upper                     // Lu, Lt
-	lower                     // Ll
-	letter                    // Lm, Lo: letters without case
-	mark                      // M
-	number                    // N
-	space                     // white space but \r and \n
-	newline                   // \r, \n
+	other   char = 1 << iota // punctuation, symbols, controls, unassigned
+	upper                    // Lu, Lt
+	lower                    // Ll
+	letter                   // Lm, Lo: letters without case
+	mark                     // M
+	number                   // N
+	space                    // white space but \r and \n
+	newline                  // \r, \n
 
+	anyClass  = 1<<8 - 1
 	anyLetter = upper | lower | letter
-	wordStart = upper | letter | mark // what the head of a word in o200k_base is made of
-	wordEnd   = lower | letter | mark // and its tail
+	wordHead  = upper | letter | mark // what the head of a word in o200k_base is made of
+	wordTail  = lower | letter | mark // and its tail
 )
 
-// classes holds the class of every code point, of Unicode 16 as the vendor's
-// tokenizer has it (Go's own tables change with its versions).
-type classes [utf8.MaxRune + 1]class
+func (c char) size() int { return int(c >> 8) }
 
-// at returns the class of the character at s[i] and its length in bytes.
-// An invalid byte counts as U+FFFD.
-func (c *classes) at(s []byte, i int) (class, int) {
-	if b := s[i]; b < utf8.RuneSelf {
-		return c[b], 1
+// classes tells the class of each code point, of Unicode 16 as the vendor's
+// tokenizer has it (Go's own tables change with its versions).
+type classes struct {
+	ascii [256]char // 0 for the bytes of longer characters
+	runes [utf8.MaxRune + 1]uint8
+}
+
+// at returns the character at s[i]. An invalid byte counts as U+FFFD.
+func (c *classes) at(s []byte, i int) char {
+	if k := c.ascii[s[i]]; k != 0 {
+		return k
 	}
+	return c.decode(s, i)
+}
+
+// decode is kept apart so that at can be inlined.
+//
+//go:noinline
+func (c *classes) decode(s []byte, i int) char {
 	r, n := utf8.DecodeRune(s[i:])
-	return c[r], n
+	return char(n<<8) | char(c.runes[r])
 }
 
 // run returns the end of the run of characters of set that starts at s[i].
-func (c *classes) run(s []byte, i int, set class) int {
+// It does not take the size of an ASCII character from the table, because then
+// each step would wait for the one before.
+func (c *classes) run(s []byte, i int, set char) int {
 	for i < len(s) {
-		if b := s[i]; b < utf8.RuneSelf {
-			if c[b]&set == 0 {
-				break
-			}
+		k := c.ascii[s[i]]
+		if k&set != 0 {
 			i++
 			continue
 		}
-		r, n := utf8.DecodeRune(s[i:])
-		if c[r]&set == 0 {
+		if k == 0 {
+			k = c.decode(s, i)
+		}
+		if k&set == 0 {
 			break
 		}
-		i += n
+		i += k.size()
 	}
 	return i
 }
 
 // pieceCL100K returns the end of the piece of cl100k_base that starts at s[i].
 func (c *classes) pieceCL100K(s []byte, i int) int {
-	k, n := c.at(s, i)
-	j := i + n
-	switch k {
+	k := c.at(s, i)
+	j := i + k.size()
+	switch k & anyClass {
 	case upper, lower, letter:
 		return c.run(s, j, anyLetter)
 	case number:
@@ -92,26 +106,26 @@ func (c *classes) pieceCL100K(s []byte, i int) int {
 	if end := contraction(s, i); end > i {
 		return end
 	}
-	next, n := class(0), 0
+	next := char(0)
 	if j < len(s) {
-		next, n = c.at(s, j)
+		next = c.at(s, j)
 	}
 	switch {
 	case next&anyLetter != 0:
-		return c.run(s, j+n, anyLetter)
-	case k != space:
+		return c.run(s, j+next.size(), anyLetter)
+	case k&space == 0:
 		return c.punctuation(s, j, false)
 	case s[i] == ' ' && next&(other|mark) != 0:
-		return c.punctuation(s, j+n, false)
+		return c.punctuation(s, j+next.size(), false)
 	}
 	return c.whiteSpace(s, i)
 }
 
 // pieceO200K returns the end of the piece of o200k_base that starts at s[i].
 func (c *classes) pieceO200K(s []byte, i int) int {
-	k, n := c.at(s, i)
-	j := i + n
-	switch k {
+	k := c.at(s, i)
+	j := i + k.size()
+	switch k & anyClass {
 	case upper, lower, letter:
 		end, _ := c.word(s, i)
 		return contraction(s, end)
@@ -120,66 +134,73 @@ func (c *classes) pieceO200K(s []byte, i int) int {
 	case newline:
 		return c.whiteSpace(s, i)
 	}
-	next, n := class(0), 0
+	next := char(0)
 	if j < len(s) {
-		next, n = c.at(s, j)
+		next = c.at(s, j)
 	}
 	switch {
 	case next&(anyLetter|mark) != 0:
-		end, cased := c.word(s, j)
-		if k == mark && !cased {
+		end, ok := c.word(s, j)
+		if k&mark != 0 && !ok {
 			// The first alternative fails with the mark as prefix, then
 			// matches with the mark as a whole word.
 			return j
 		}
 		return contraction(s, end)
-	case k == mark:
+	case k&mark != 0:
 		return contraction(s, j)
-	case k == other:
+	case k&other != 0:
 		return c.punctuation(s, j, true)
-	case s[i] == ' ' && next == other:
-		return c.punctuation(s, j+n, true)
+	case s[i] == ' ' && next&other != 0:
+		return c.punctuation(s, j+next.size(), true)
 	}
 	return c.whiteSpace(s, i)
 }
 
 // word returns the end of the word of o200k_base that starts at s[i], which
-// is a letter or a mark: a head of wordStart and a tail of wordEnd. If no tail
-// follows the head, the head gives its last character back that can be one;
-// without any (ok is false) the second alternative takes the head alone.
+// is a letter or a mark: a head of wordHead and a tail of wordTail. If no tail
+// follows the head, the head gives back what follows its last character that
+// can stand in a tail; without any (ok is false) the second alternative takes
+// the head alone.
 func (c *classes) word(s []byte, i int) (end int, ok bool) {
 	both := -1 // end of the last character that can stand in head and tail
-	head := i
-	for head < len(s) {
-		k, n := c.at(s, head)
-		if k&wordStart == 0 {
+	for i < len(s) {
+		k := c.at(s, i)
+		if k&wordHead == 0 {
 			break
 		}
-		head += n
-		if k != upper {
-			both = head
+		i += k.size()
+		if k&upper == 0 {
+			both = i
 		}
 	}
-	if end = c.run(s, head, wordEnd); end > head {
+	if end = c.run(s, i, wordTail); end > i {
 		return end, true
 	}
 	if both >= 0 {
 		return both, true
 	}
-	return head, false
+	return i, false
 }
 
 // contraction returns the end of the contraction ('s, 'LL, …) that starts at
 // s[i], or i if there is none.
 func contraction(s []byte, i int) int {
-	if i+1 >= len(s) || s[i] != '\'' {
-		return i
+	if i < len(s) && s[i] == '\'' {
+		return afterApostrophe(s, i)
 	}
-	second := byte(0)
+	return i
+}
+
+func afterApostrophe(s []byte, i int) int {
+	first, second := byte(0), byte(0)
+	if i+1 < len(s) {
+		first = s[i+1]
+	}
 	if i+2 < len(s) {
 		second = s[i+2]
 	}
-	switch s[i+1] | 0x20 {
+	switch first | 0x20 {
 	case 's', 't', 'm', 'd':
 		return i + 2
 	case 'r', 'v':
@@ -191,7 +212,7 @@ func contraction(s []byte, i int) int {
 			return i + 3
 		}
 	}
-	if s[i+1] == 0xC5 && second == 0xBF { // U+017F is a lower case of S
+	if first == 0xC5 && second == 0xBF { // U+017F is a lower case of S
 		return i + 3
 	}
 	return i
@@ -200,15 +221,12 @@ func contraction(s []byte, i int) int {
 // digits returns the end of a run of at most three digits, of which the first
 // ends at s[i].
 func (c *classes) digits(s []byte, i int) int {
-	for range 2 {
-		if i == len(s) {
+	for n := 1; n < 3 && i < len(s); n++ {
+		k := c.at(s, i)
+		if k&number == 0 {
 			break
 		}
-		k, n := c.at(s, i)
-		if k != number {
-			break
-		}
-		i += n
+		i += k.size()
 	}
 	return i
 }
@@ -231,13 +249,13 @@ func (c *classes) whiteSpace(s []byte, i int) int {
 	lineEnd, last := -1, i
 	j := i
 	for j < len(s) {
-		k, n := c.at(s, j)
+		k := c.at(s, j)
 		if k&(space|newline) == 0 {
 			break
 		}
 		last = j
-		j += n
-		if k == newline {
+		j += k.size()
+		if k&newline != 0 {
 			lineEnd = j
 		}
 	}

@@ -13,6 +13,7 @@
 package tokens
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"sync"
@@ -101,12 +102,15 @@ func (e *Estimate) Uncounted() []string {
 // counted.
 const DefaultUnknownPart = 1000
 
-// A Counter counts requests. The zero value is ready for use. A Counter may
-// be used by many goroutines at once and must not be copied after first use.
+// A Counter counts requests, and remembers the counts of the long texts it has
+// seen. The zero value is ready for use. A Counter may be used by many
+// goroutines at once and must not be copied after first use.
 type Counter struct {
 	// UnknownPart is the charge, in tokens, for a part that cannot be
 	// counted; 0 means DefaultUnknownPart.
 	UnknownPart int
+
+	memory memory
 }
 
 // Count returns the input tokens of r. It fails only if the body is not JSON
@@ -126,6 +130,7 @@ func (c *Counter) Count(r Request) (Estimate, error) {
 		model:       m,
 		enc:         e,
 		scratch:     e.scratch.Get().(*scratch),
+		memory:      &c.memory,
 		unknownPart: c.UnknownPart,
 		est:         Estimate{Basis: m.basis, Encoding: m.encoding},
 	}
@@ -182,6 +187,7 @@ type tally struct {
 	model       model
 	enc         *encoding
 	scratch     *scratch
+	memory      *memory
 	unknownPart int
 	est         Estimate
 	names       map[string]string // tool call id → name of the called function
@@ -201,6 +207,19 @@ func (t *tally) unknown(path string) {
 
 // text counts the value of a JSON string; any other value has no text.
 func (t *tally) text(n node) int {
+	if len(n) < memorable {
+		return t.countNode(n)
+	}
+	d := digest{sha256.Sum256(n), t.enc.o200k}
+	count, ok := t.memory.get(d)
+	if !ok {
+		count = t.countNode(n)
+		t.memory.set(d, count)
+	}
+	return count
+}
+
+func (t *tally) countNode(n node) int {
 	t.scratch.text = n.appendStr(t.scratch.text[:0])
 	return t.enc.count(t.scratch, t.scratch.text)
 }
