@@ -166,7 +166,11 @@ func (u *Upstream) attempt(ctx context.Context, o *outbound, connected *atomic.B
 	if err != nil {
 		return nil, err
 	}
-	return u.Transport.RoundTrip(req)
+	resp, err := u.Transport.RoundTrip(req)
+	if err == nil {
+		connected.Store(true) // an answer proves it, whether the transport reports connections or not
+	}
+	return resp, err
 }
 
 func (u *Upstream) request(ctx context.Context, o *outbound) (*http.Request, error) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"strconv"
 )
 
@@ -22,8 +23,9 @@ import (
 //
 // As with a real server, http.ErrAbortHandler cuts the connection: RoundTrip,
 // or reading the body, then fails with io.ErrUnexpectedEOF. Any other panic is
-// reported there as an error too. Trailers, 1xx responses and content sniffing
-// are not supported.
+// reported there as an error too. Of a client trace (net/http/httptrace) only
+// GotConn is called. Trailers, 1xx responses and content sniffing are not
+// supported.
 func Transport(h http.Handler) http.RoundTripper {
 	return transport{h}
 }
@@ -53,6 +55,9 @@ func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		pw.CloseWithError(context.Cause(ctx))
 		closeBody(req)
 	})
+	if trace := httptrace.ContextClientTrace(ctx); trace != nil && trace.GotConn != nil {
+		trace.GotConn(httptrace.GotConnInfo{}) // from here on the handler may have worked
+	}
 	go w.run(t.handler, serverRequest(ctx, req), cancel)
 
 	select {

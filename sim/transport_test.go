@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -205,6 +206,24 @@ func TestTransportHead(t *testing.T) {
 		}
 		if body, err := io.ReadAll(resp.Body); len(body) != 0 || err != nil || resp.ContentLength != 4 {
 			t.Errorf("body %q, %v, length %d; want none, 4", body, err, resp.ContentLength)
+		}
+	})
+}
+
+// Who sends a request must know whether the handler may have worked, also where
+// no answer comes.
+func TestTransportReportsTheConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		connected := false
+		trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }}
+		_, err := get(t, httptrace.WithClientTrace(t.Context(), trace), func(http.ResponseWriter, *http.Request) {
+			if !connected {
+				t.Error("the handler runs before GotConn")
+			}
+			panic(http.ErrAbortHandler)
+		})
+		if err == nil || !connected {
+			t.Errorf("error %v, connected %v; want an error after GotConn", err, connected)
 		}
 	})
 }
