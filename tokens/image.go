@@ -80,7 +80,13 @@ func (t *tally) image(path string, url node, detail string) {
 
 // dataURLSize returns the size in pixels of the image in a base64 data: URL.
 func dataURLSize(url node) (w, h int, ok bool) {
-	s := url.appendStr(nil)
+	if !url.isString() {
+		return 0, 0, false
+	}
+	s := []byte(url[1 : len(url)-1])
+	if bytes.IndexByte(s, '\\') >= 0 {
+		s = url.appendStr(nil)
+	}
 	if !bytes.HasPrefix(s, []byte("data:")) {
 		return 0, 0, false
 	}

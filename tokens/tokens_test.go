@@ -208,6 +208,22 @@ func TestRendering(t *testing.T) {
 	}
 }
 
+func TestRenderFormat(t *testing.T) {
+	for _, c := range []struct{ format, want string }{
+		{`{"name":"x","schema":{"type": "object", "required": ["a"], "properties": {"a": [ 1 , {} , [ ] ], "required": {"type": "string"}},
+			"additionalProperties" : false}}`,
+			"x\n\n" + `{"type":"object","properties":{"a":[1,{},[]],"required":{"type":"string"}}}`},
+		{`{"name":"x","description":"What\nfor","schema":{"additionalProperties":{"type":"number"},"x":"a, b"}}`,
+			"x\n\n// What\nfor\n" + `{"additionalProperties":{"type":"number"},"x":"a, b"}`},
+		{`{"schema":{"required":[]}}`, "\n\n{}"},
+		{`{}`, "\n\n"},
+	} {
+		if got := renderFormat(node(c.format)); got != "# Response Formats\n\n## "+c.want {
+			t.Errorf("%s:\n%s\nwant\n%s", c.format, got, c.want)
+		}
+	}
+}
+
 // TestReferencesAreBounded renders definitions that stand for each other so
 // many times over that they would not end.
 func TestReferencesAreBounded(t *testing.T) {
@@ -229,8 +245,8 @@ func TestReferencesAreBounded(t *testing.T) {
 	for _, f := range schema.elements() {
 		tools = append(tools, f)
 	}
-	if got := len(rendering{refs: true}.tools(tools)); got > 4*maxWithRefs {
-		t.Errorf("%d bytes", got)
+	if got := len(rendering{refs: true}.tools(tools)); got > 2*maxFollowed*b.Len() {
+		t.Errorf("%d bytes from %d", got, b.Len())
 	}
 }
 
@@ -408,15 +424,22 @@ func TestCountConcurrently(t *testing.T) {
 
 func FuzzCount(f *testing.F) {
 	f.Add([]byte(jargon))
+	f.Add([]byte(`{"instructions":"x","input":[{"type":"function_call"},{"type":"reasoning","encrypted_content":"x"}],"tools":[{"type":"function","name":"f",
+		"parameters":{"title":"t","properties":{"a":{"$ref":"#/$defs/A"},"b":{"anyOf":[{"type":["array","object"]}]}},"$defs":{"A":{"items":{"$ref":"#/$defs/A"},"type":"array"}}}}],
+		"text":{"format":{"type":"json_schema","name":"x","schema":{"required":[],"a":[1,{}]}}}}`))
+	f.Add([]byte(`{"messages":[{"content":[{"type":"input_audio","input_audio":{"data":"UklGRg=="}},{"type":"file"}],"tool_calls":[{},{"custom":{"input":"x"}}],"name":1}],
+		"response_format":{"type":"json_schema"},"prompt":[[1],"x",2],"functions":[{}]}`))
 	f.Add([]byte(`{"messages":[{"role":"tool","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgo="}}]}],"tools":[{"function":{"parameters":{"properties":{"a":{"enum":[1]}}}}}],"input":[{"type":"function_call"}],"prompt":[[1]]}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for _, endpoint := range []Endpoint{ChatCompletions, Responses, Completions, Embeddings} {
-			e, err := Count(Request{endpoint, "gpt-5", body})
-			if err == nil && !json.Valid(body) {
-				t.Errorf("%s: counted %q, which is not JSON", endpoint, body)
-			}
-			if e.Tokens < 0 {
-				t.Errorf("%s %q: %d tokens", endpoint, body, e.Tokens)
+			for _, model := range []string{"gpt-4o", "gpt-5"} {
+				e, err := Count(Request{endpoint, model, body})
+				if err == nil && !json.Valid(body) {
+					t.Errorf("%s: counted %q, which is not JSON", endpoint, body)
+				}
+				if e.Tokens < 0 {
+					t.Errorf("%s, %s %q: %d tokens", model, endpoint, body, e.Tokens)
+				}
 			}
 		}
 	})
