@@ -3,14 +3,19 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,19 +37,47 @@ type harness struct {
 	policy   *Policy
 	url      string
 	logs     *syncBuffer
-	stop     func() // ends the proxy, as at the end of the test
+	commits  *commits
+	handling atomic.Int64 // requests that a handler is at work on
+	stop     func()       // ends the proxy, as at the end of the test
 }
 
 // newHarness starts a proxy; change may alter its policy first.
 func newHarness(t *testing.T, change func(*Policy)) *harness {
 	t.Helper()
-	h := &harness{T: t, upstream: proxytest.New(t)}
+	h := &harness{T: t, upstream: proxytest.New(t), commits: &commits{}}
 	h.policy = testPolicy(t, h.upstream.URL)
 	if change != nil {
 		change(h.policy)
 	}
-	h.start(storetest.New(t))
+	h.start(storetest.Open(t, filepath.Join(t.TempDir(), "test.db"), store.Options{AroundCommit: h.commits.around}))
 	return h
+}
+
+// commits stands around every commit of a harness's store.
+type commits struct {
+	hook atomic.Pointer[func(func() error) error]
+}
+
+func (c *commits) around(commit func() error) error {
+	if hook := c.hook.Load(); hook != nil {
+		return (*hook)(commit)
+	}
+	return commit()
+}
+
+// set changes what happens at commits from now on; nil lets them be.
+func (c *commits) set(hook func(commit func() error) error) {
+	if hook == nil {
+		c.hook.Store(nil)
+		return
+	}
+	c.hook.Store(&hook)
+}
+
+// fail lets every commit fail before it is made.
+func (c *commits) fail() {
+	c.set(func(func() error) error { return errors.New("disk full") })
 }
 
 func testPolicy(t *testing.T, upstreamURL string) *Policy {
@@ -82,7 +115,11 @@ func (h *harness) start(s *store.Store) {
 		h.Fatal(err)
 	}
 	h.server = server
-	web := httptest.NewServer(server)
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.handling.Add(1)
+		defer h.handling.Add(-1)
+		server.ServeHTTP(w, r)
+	}))
 	h.url = web.URL
 	var running sync.WaitGroup
 	running.Go(func() { server.Run(ctx) })
@@ -106,6 +143,57 @@ type response struct {
 }
 
 func (r response) cache() string { return r.header.Get("X-LLMProxy-Cache") }
+
+// apiError is an error in OpenAI's shape.
+type apiError struct {
+	Message string  `json:"message"`
+	Type    string  `json:"type"`
+	Code    *string `json:"code"`
+	Param   *string `json:"param"`
+}
+
+// errorIn reads an error out of a JSON body or a stream's last frame; anything
+// but an object with the four members fails the test.
+func (h *harness) errorIn(body string) (e apiError) {
+	h.Helper()
+	var outer struct{ Error map[string]json.RawMessage }
+	if err := json.Unmarshal([]byte(body), &outer); err != nil {
+		h.Errorf("no error in OpenAI's shape: %v in %.300s", err, body)
+		return e
+	}
+	for _, member := range []string{"message", "type", "code", "param"} {
+		if _, ok := outer.Error[member]; !ok {
+			h.Errorf("the error has no %q: %.300s", member, body)
+		}
+	}
+	inner, _ := json.Marshal(outer.Error)
+	if err := json.Unmarshal(inner, &e); err != nil {
+		h.Errorf("an error of odd members: %v in %.300s", err, body)
+	}
+	return e
+}
+
+// wantError checks that a client got an error of the proxy's own, with words
+// that its message must hold.
+func (h *harness) wantError(r response, status int, code string, words ...string) {
+	h.Helper()
+	if r.status != status || !strings.HasPrefix(r.header.Get("Content-Type"), "application/json") {
+		h.Errorf("status %d (%s), want %d %s: %.300s", r.status, r.header.Get("Content-Type"), status, code, r.body)
+		return
+	}
+	e := h.errorIn(r.body)
+	if e.Code == nil || *e.Code != code || e.Type == "" || e.Message == "" {
+		h.Errorf("want the code %s: %.300s", code, r.body)
+	}
+	for _, word := range words {
+		if !strings.Contains(e.Message, word) {
+			h.Errorf("the message lacks %q: %s", word, e.Message)
+		}
+	}
+	if !strings.HasPrefix(r.header.Get("X-LLMProxy-Call"), "call_") {
+		h.Errorf("the error names no call: %v", r.header)
+	}
+}
 
 // request builds a chat request; headers are name, value, name, value …
 func (h *harness) request(ctx context.Context, path, body string, headers ...string) *http.Request {
@@ -148,9 +236,31 @@ func chat(text string, more ...string) string {
 
 const stream = `,"stream":true`
 
-// settle waits until every exchange has finished and every row is written.
+// eventually waits until a condition holds.
+func (h *harness) eventually(what string, holds func() bool) {
+	h.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			h.Fatalf("waited in vain for this: %s", what)
+		}
+	}
+}
+
+// waiting waits until n calls wait for the next event of a recording.
+func (h *harness) waiting(n int) {
+	h.Helper()
+	stacks := make([]byte, 4<<20)
+	h.eventually(strconv.Itoa(n)+" waiting calls", func() bool {
+		all := stacks[:runtime.Stack(stacks, true)]
+		return bytes.Count(all, []byte("proxy.(*call).wait(")) == n
+	})
+}
+
+// settle waits until every client's call and every exchange has finished and
+// every row is written.
 func (h *harness) settle() {
 	h.Helper()
+	h.eventually("the end of every client's call", func() bool { return h.handling.Load() == 0 })
 	h.server.Cache.Flights.Wait()
 	if !h.server.backlog.flush() {
 		h.Error("the backlog cannot be written")

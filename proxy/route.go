@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"net/url"
+	"slices"
 	"strings"
 
 	"llmproxy/ledger"
@@ -19,6 +20,9 @@ type route struct {
 // /steps/{step} and /steps/{step}/runs/{run}. Nothing is ever redirected: a
 // redirected POST loses its body in many clients.
 func parseRoute(escapedPath string) (r route, err error) {
+	if escapedPath == "/v1/chat/completions" { // what most calls ask for
+		return route{path: "chat/completions", ok: true}, nil
+	}
 	segments := strings.FieldsFunc(escapedPath, func(c rune) bool { return c == '/' })
 	if len(segments) >= 2 && segments[0] == "steps" {
 		if r.step, err = url.PathUnescape(segments[1]); err != nil {
@@ -38,6 +42,17 @@ func parseRoute(escapedPath string) (r route, err error) {
 	}
 	r.path = strings.Join(segments, "/")
 	r.ok = len(segments) > 0 && (versioned || apiRoots[segments[0]])
+	plain, err := url.PathUnescape(r.path)
+	if err != nil {
+		return r, badRequest("invalid_request", "The path is not percent-encoded properly: %s", r.path)
+	}
+	// Upstreams may read an encoded path as the plain one, so that is what
+	// decides whether the call is counted; where dots would lead, none knows.
+	segments = strings.FieldsFunc(plain, func(c rune) bool { return c == '/' })
+	if plain = strings.Join(segments, "/"); endpointOf(plain) != ledger.Other {
+		r.path = plain
+	}
+	r.ok = r.ok && !slices.Contains(segments, ".") && !slices.Contains(segments, "..")
 	return r, nil
 }
 
