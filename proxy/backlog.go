@@ -13,7 +13,7 @@ import (
 
 const (
 	// flushEvery is how long the row of a call that cost nothing may wait.
-	flushEvery = 50 * time.Millisecond
+	flushEvery = 80 * time.Millisecond
 	// flushRows is how many waiting rows are written without waiting longer.
 	flushRows = 512
 	// retryEvery is how often writes are tried again that the store refused.

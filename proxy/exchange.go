@@ -133,7 +133,8 @@ func (x *exchange) readWhole(a *answer, header http.Header, body io.Reader) {
 		a.body, a.head.Header = whole, errorHeader(header)
 	default:
 		a.body, a.head.Header = whole, keptHeader(header)
-		if a.completion, err = parseCompletion(whole); err != nil {
+		var refusal *chunkError // an error object under status 200 is passed on as it is
+		if a.completion, err = parseCompletion(whole); err != nil && !errors.As(err, &refusal) {
 			a.err = upstreamError(http.StatusBadGateway, "upstream_invalid",
 				"The upstream answered 200 with a body that is no chat completion (%v); see whether base_url and model fit, or send the call again", err)
 		}

@@ -152,4 +152,3 @@ func orDefault(s, fallback string) string {
 	}
 	return s
 }
-

@@ -48,6 +48,7 @@ ends the server after the calls under way (shutdown.drain); a second one at once
 		if err != nil {
 			return err
 		}
+		defer flushLog(log)
 		reload := func() (Settings, error) { return a.loadSettings(cmd.Flags()) }
 		return serve(cmd.Context(), settings, a.env, log, reload)
 	}
