@@ -2,6 +2,7 @@ package budget_test
 
 import (
 	"errors"
+	"math"
 	"testing"
 
 	"llmproxy/budget"
@@ -83,5 +84,11 @@ func TestValidate(t *testing.T) {
 		if bad.Validate() == nil {
 			t.Errorf("%+v passed", bad)
 		}
+	}
+}
+
+func TestAmountsAreAddedWithoutOverflow(t *testing.T) {
+	if got := (budget.Amounts{Input: 1, Output: math.MaxInt64}).Of(budget.Tokens); got != math.MaxInt64 {
+		t.Errorf("%d tokens", got)
 	}
 }

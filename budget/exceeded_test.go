@@ -26,6 +26,8 @@ func TestRefusalsSayWhatHappenedAndWhatToDo(t *testing.T) {
 			`Step "summarize-ticket" is over its budget: 1,000 of 1,000 output tokens used this minute, nothing is left for this call; the minute ends 2026-12-02T00:00:00+01:00 (budget_exceeded)`},
 		{budget.Exceeded{Rule: rule(4_000, budget.InputTokens, budget.PerDay), Used: 12, Needed: 4_100, ResetsAt: ends},
 			`Step "summarize-ticket" is over its budget: 12 of 4,000 input tokens used this day, this call needs 4,100; send a smaller request or raise the limit (budget_exceeded)`},
+		{budget.Exceeded{Rule: rule(4_100, budget.InputTokens, budget.PerDay), Used: 12, Needed: 4_100, ResetsAt: ends},
+			`Step "summarize-ticket" is over its budget: 12 of 4,100 input tokens used this day, this call needs 4,100; the day ends 2026-12-02T00:00:00+01:00 (budget_exceeded)`},
 		{budget.Exceeded{Rule: rule(0, budget.Calls, budget.PerDay), Needed: 1, ResetsAt: ends},
 			`Step "summarize-ticket" is over its budget: 0 of 0 calls used this day, this call needs 1; a limit of 0 allows nothing, raise it to let calls through (budget_exceeded)`},
 		{budget.Exceeded{Run: "8812", Rule: rule(60_000, budget.InputTokens, budget.PerRun), Used: 59_000, Needed: 4_100},

@@ -3,30 +3,24 @@ package budget
 import (
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
 	"llmproxy/store"
 )
 
-// One statement takes the room or finds none, so two processes can never both
-// have the last of it. $8 is how much may be used and held beside this call;
-// subtracting keeps the comparison from overflowing. Whether the call fits into
-// a new, empty counter is known beforehand.
 const (
+	// One statement adds what a call needs and tells what the counter then
+	// holds, under the counter's lock: of two calls one sees the other. Whether
+	// the rules admit that is judged on the answer, and undone where they do not.
 	holdSQL = `INSERT INTO counter (tenant_id, step_id, run_id, unit, per, window_start, used, reserved)
 VALUES ($1, $2, $3, $4, $5, $6, 0, $7)
 ON CONFLICT (tenant_id, step_id, run_id, unit, per, window_start)
 DO UPDATE SET reserved = counter.reserved + excluded.reserved
-WHERE counter.used <= $8 - counter.reserved
 RETURNING id, used, reserved`
 
-	noteSQL = `INSERT INTO reservation (call_id, counter_id, unit, amount, if_lost, charged)
+	reserveSQL = `INSERT INTO reservation (call_id, counter_id, unit, amount, if_lost, charged)
 VALUES ($1, $2, $3, $4, $5, 0)`
-
-	readSQL = `SELECT used, reserved FROM counter
-WHERE tenant_id = $1 AND step_id = $2 AND run_id = $3 AND unit = $4 AND per = $5 AND window_start = $6`
 
 	takeSQL = `DELETE FROM reservation WHERE call_id = $1 RETURNING counter_id, unit, amount, charged`
 
@@ -52,10 +46,6 @@ type counterKey struct {
 	unit              Unit
 	per               Period
 	start             int64 // Unix seconds, 0 for run and total
-}
-
-func (k counterKey) args(more ...any) []any {
-	return append([]any{k.tenant, k.step, k.run, int64(k.unit), int64(k.per), k.start}, more...)
 }
 
 // counter is what a counter held before the call in hand.
@@ -104,7 +94,7 @@ func (p *Policy) reserve(tx *store.Tx, callID int64, s Scope, need Amounts, verd
 		}
 		i := slices.IndexFunc(held, func(c counter) bool { return c.key == key })
 		if i < 0 {
-			c, err := hold(tx, callID, key, need, rule)
+			c, err := hold(tx, callID, key, need)
 			if err != nil {
 				return err
 			}
@@ -147,28 +137,15 @@ func unixStart(start time.Time) int64 {
 	return start.Unix()
 }
 
-// hold reserves what the call needs of the counter if the rule admits it, and
-// returns what the counter held before, whether it does or not.
-func hold(tx *store.Tx, callID int64, key counterKey, need Amounts, rule Rule) (counter, error) {
-	c := counter{key: key}
-	needed := need.Of(key.unit)
-	room := math.MaxInt64 - needed
-	if rule.Action == Reject {
-		room = rule.Limit - max(needed, 1)
+// hold adds what the call needs to a counter, and returns what that held before.
+func hold(tx *store.Tx, callID int64, key counterKey, need Amounts) (counter, error) {
+	needed, c, id := need.Of(key.unit), counter{key: key}, int64(0)
+	args := []any{key.tenant, key.step, key.run, int64(key.unit), int64(key.per), key.start, needed}
+	if _, err := tx.Get(holdSQL, args, &id, &c.used, &c.reserved); err != nil {
+		return c, err
 	}
-	if room >= 0 {
-		var id int64
-		found, err := tx.Get(holdSQL, key.args(needed, room), &id, &c.used, &c.reserved)
-		if err != nil {
-			return c, err
-		}
-		if found {
-			c.reserved -= needed
-			_, err = tx.Exec(noteSQL, callID, id, int64(key.unit), needed, need.ifLost().Of(key.unit))
-			return c, err
-		}
-	}
-	_, err := tx.Get(readSQL, key.args(), &c.used, &c.reserved)
+	c.reserved -= needed
+	_, err := tx.Exec(reserveSQL, callID, id, int64(key.unit), needed, need.ifLost().Of(key.unit))
 	return c, err
 }
 

@@ -157,17 +157,22 @@ func TestCountersNeverFallBelowZero(t *testing.T) {
 	b := newBooks(t)
 	s := b.scope("acme", "draft", "")
 	p := policy(reject(1000, budget.Tokens, budget.PerDay))
-	for _, end := range []func(int64){
-		func(call int64) { b.settle(call, budget.Amounts{Input: 10}) },
-		func(call int64) { b.lose(call); b.release(call) },
-	} {
-		call := b.admit(p, s, call300)
-		b.do(func(tx *store.Tx) error { _, err := tx.Exec("UPDATE counter SET used = 0, reserved = 5"); return err })
-		end(call)
-		if f := b.figures(budget.Tokens, budget.PerDay); f.used < 0 || f.reserved != 0 {
-			t.Errorf("%+v", f)
-		}
+	tamper := func() {
+		b.do(func(tx *store.Tx) error {
+			_, err := tx.Exec("UPDATE counter SET used = 5, reserved = 5")
+			return err
+		})
 	}
+	call := b.admit(p, s, call300)
+	tamper()
+	b.settle(call, budget.Amounts{Input: 10})
+	b.want(budget.Tokens, budget.PerDay, 15, 0)
+
+	call = b.admit(p, s, call300)
+	b.lose(call)
+	tamper()
+	b.settle(call, budget.Amounts{Input: 10})
+	b.want(budget.Tokens, budget.PerDay, 10, 5)
 }
 
 func TestALateCallIsChargedToTheWindowItBeganIn(t *testing.T) {
@@ -391,6 +396,10 @@ func TestFlagsAndWarnings(t *testing.T) {
 	if _, v, _ := b.reserve(policy(flagging(350, budget.InputTokens, budget.PerCall)), s, budget.Amounts{Input: 351}); v.State != budget.Over {
 		t.Errorf("over a flagging limit per call: %v", v.State)
 	}
+	both := policy(flagging(0, budget.Calls, budget.PerCall), budget.Rule{Unit: budget.Calls, Limit: 9, Per: budget.PerTotal, FlagAt: 1})
+	if _, v, _ := b.reserve(both, s, call300); v.State != budget.Over || len(v.Notes) != 2 || v.Notes[1].State != budget.Near {
+		t.Errorf("over one limit and near another: %+v", v)
+	}
 }
 
 func TestAFlagNeverRefuses(t *testing.T) {
@@ -405,13 +414,18 @@ func TestAFlagNeverRefuses(t *testing.T) {
 		b.settle(call, call300)
 	}
 	b.want(budget.Tokens, budget.PerDay, 1200, 0)
-	b.do(func(tx *store.Tx) error {
-		_, err := tx.Exec("UPDATE counter SET used = $1", int64(math.MaxInt64))
-		return err
-	})
-	if _, v, err := b.reserve(p, s, call300); err != nil || v.State != budget.Over {
-		t.Errorf("with a counter at its end: %v %v", v, err)
+}
+
+func TestNeedsAreHeldWithinReason(t *testing.T) {
+	b := newBooks(t)
+	s := b.scope("acme", "draft", "")
+	p := policy(flagging(1, budget.InputTokens, budget.PerDay))
+	b.admit(p, s, budget.Amounts{Input: -1000})
+	b.want(budget.InputTokens, budget.PerDay, 0, 0)
+	for range 3 { // three times the largest integer would overflow the counter
+		b.admit(p, s, budget.Amounts{Input: math.MaxInt64})
 	}
+	b.want(budget.InputTokens, budget.PerDay, 0, 3<<40)
 }
 
 func TestAStoreErrorIsNoRefusal(t *testing.T) {
@@ -465,4 +479,28 @@ func TestPrune(t *testing.T) {
 	if counters, held := b.count("counter"), b.count("reservation"); counters != 2 || held != 2 {
 		t.Errorf("%d counters and %d reservations of the lost call; want those of run and total", counters, held)
 	}
+}
+
+// BenchmarkReserveSettle is what a call under four rules costs inside the
+// transactions that it shares with others.
+func BenchmarkReserveSettle(b *testing.B) {
+	books := newBooks(b)
+	s := books.scope("acme", "draft", "8812")
+	p := &budget.Policy{
+		Location: zone(b, "Europe/Berlin"),
+		Default: []budget.Rule{reject(1<<60, budget.InputTokens, budget.PerRun), reject(1<<60, budget.Tokens, budget.PerDay),
+			flagging(1<<60, budget.Calls, budget.PerHour)},
+		Global: []budget.Rule{reject(1<<60, budget.USD, budget.PerMonth)},
+	}
+	books.do(func(tx *store.Tx) error {
+		for call := int64(1); b.Loop(); call++ {
+			if _, err := p.Reserve(tx, call, s, call300); err != nil {
+				return err
+			}
+			if err := budget.Settle(tx, call, call300); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
