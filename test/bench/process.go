@@ -29,6 +29,7 @@ const (
 	clientKey  = "llmproxy-bench-key"
 	startLimit = 20 * time.Second // to the first successful /healthz
 	stopLimit  = 40 * time.Second // to the exit after SIGTERM
+	dumpLimit  = 5 * time.Second  // to the exit after SIGQUIT
 	// clockTick is the unit of /proc/PID/stat: USER_HZ is 100 on every Linux.
 	clockTick = 10 * time.Millisecond
 )
@@ -194,8 +195,9 @@ func (p *process) waitHealthy(began time.Time) error {
 	}
 }
 
-// stop ends the process as an operator would, with SIGTERM, and kills it if it
-// stays. An exit with a failure is an error.
+// stop ends the process as an operator would, with SIGTERM. One that stays is
+// killed, which is an error like any failing exit; first it gets SIGQUIT, upon
+// which a Go program writes the stacks of its goroutines to its log.
 func (p *process) stop() error {
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return fmt.Errorf("stopping %s: %w%s", p.name, err, p.logTail())
@@ -211,8 +213,14 @@ func (p *process) stop() error {
 		}
 		return nil
 	case <-time.After(stopLimit):
-		p.cmd.Process.Kill()
-		return fmt.Errorf("%s did not end %s after SIGTERM%s", p.name, stopLimit, p.logTail())
+		tail := p.logTail()
+		p.cmd.Process.Signal(syscall.SIGQUIT)
+		select {
+		case <-p.exited:
+		case <-time.After(dumpLimit):
+			p.cmd.Process.Kill()
+		}
+		return fmt.Errorf("%s did not end %s after SIGTERM; its goroutines are at the end of %s%s", p.name, stopLimit, p.log, tail)
 	}
 }
 

@@ -82,7 +82,7 @@ func (t *table) compare(of string, m measure, ours, base []sample, by func(a, b 
 		compared[i] = by(a[i], b[i])
 	}
 	v := median(compared)
-	if math.IsNaN(v) || math.IsInf(v, 0) { // too short a round for a tick of CPU
+	if math.IsNaN(v) || math.IsInf(v, 0) || median(a) == 0 { // too short a round for a tick of CPU
 		t.row(of, m.name, m.show(median(a)), m.show(median(b)), "not measurable", wanted.format(show), "")
 		return
 	}
