@@ -296,7 +296,7 @@ func (f *form) member(m uint32, p place) {
 	case n.flags&escaped != 0:
 		f.buf = appendQuoted(f.buf, f.d.name(m))
 		f.writeByte(':')
-	case n.start == n.nameEnd+2 && n.flags&f.obstacles(p) == 0:
+	case n.start == n.nameEnd+2 && f.asItStands(m, p):
 		f.write(f.d.Raw[n.name-1 : n.end])
 		return
 	default:
@@ -311,7 +311,7 @@ func (f *form) member(m uint32, p place) {
 func (f *form) node(n uint32, p place) {
 	value := f.d.value(n)
 	switch c := value[0]; {
-	case f.d.nodes[n].flags&f.obstacles(p) == 0:
+	case f.asItStands(n, p):
 		f.write(value)
 	case c == '{':
 		f.object(n, p)
@@ -321,6 +321,15 @@ func (f *form) node(n uint32, p place) {
 		f.scalar(value, p)
 	}
 }
+
+// asItStands tells whether the value of node n, which is in place p, is written
+// whole: it is canonical, and its elements are not parts.
+func (f *form) asItStands(n uint32, p place) bool {
+	return f.d.nodes[n].flags&f.obstacles(p) == 0 && !f.splits(p)
+}
+
+// splits tells whether the elements of an array in place p are parts.
+func (f *form) splits(p place) bool { return f.list != "" && (p == messages || p == input) }
 
 // plain are the flags that keep a value from being written as it stands in any
 // place but a schema.
@@ -382,7 +391,7 @@ func (f *form) itemPlace(n uint32) place {
 // reading.
 func (f *form) array(n uint32, p place) {
 	list := &f.d.nodes[n]
-	split := f.list != "" && (p == messages || p == input)
+	split := f.splits(p)
 	f.writeByte('[')
 	m, i := n+1, skipSpace(f.d.Raw, int(list.start)+1)
 	for first := true; f.d.Raw[i] != ']'; first = false {

@@ -1,11 +1,7 @@
 package cache
 
 import (
-	"bytes"
-	"encoding/hex"
-	"fmt"
 	"math"
-	"strings"
 
 	"llmproxy/store"
 )
@@ -86,7 +82,7 @@ func List(tx *store.Tx, sel Selection, limit int) (inv Inventory, err error) {
 // bounds are the least and the greatest step, the least and the greatest key
 // and the latest expiry that sel means; nil where there is no such step.
 func (sel Selection) bounds(tx *store.Tx) ([]any, error) {
-	from, to, err := keyRange(sel.Prefix)
+	from, to, err := KeyRange(sel.Prefix)
 	if err != nil {
 		return nil, err
 	}
@@ -104,29 +100,15 @@ func (sel Selection) bounds(tx *store.Tx) ([]any, error) {
 	return []any{firstStep, lastStep, from[:], to[:], expiry}, nil
 }
 
-// CheckPrefix tells why a text cannot be the beginning of a key.
-func CheckPrefix(prefix string) error {
-	_, _, err := keyRange(prefix)
-	return err
-}
-
-// keyRange is the first and the last key that begin with some hex digits.
-func keyRange(prefix string) (from, to Key, err error) {
-	digits := 2 * len(Key{})
-	prefix = strings.ToLower(prefix)
-	if len(prefix) > digits || strings.Trim(prefix, "0123456789abcdef") != "" {
-		return from, to, fmt.Errorf("%q is not the beginning of a key, which is %d hex digits", prefix, digits)
-	}
-	for _, end := range []struct {
-		key  *Key
-		fill byte
-	}{{&from, '0'}, {&to, 'f'}} {
-		text := append([]byte(prefix), bytes.Repeat([]byte{end.fill}, digits-len(prefix))...)
-		if _, err := hex.Decode(end.key[:], text); err != nil {
-			return from, to, err
-		}
-	}
-	return from, to, nil
+// Tenants lists everyone that an answer may belong to, by name.
+func Tenants(tx *store.Tx) (names []string, err error) {
+	err = tx.Each(`SELECT name FROM tenant ORDER BY name`, nil, func(scan func(...any) error) error {
+		var name string
+		err := scan(&name)
+		names = append(names, name)
+		return err
+	})
+	return names, err
 }
 
 func usageOf(columns [4]*int64) *Usage {

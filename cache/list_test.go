@@ -2,7 +2,6 @@ package cache
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -101,18 +100,5 @@ func TestListSelects(t *testing.T) {
 	}
 	if b := listed(t, s, Selection{Prefix: "abcd"}, 0).Answers[0]; b.Usage == nil || *b.Usage != (Usage{12, 3, 4, 1}) || b.Explicit || b.ExpiresAt-b.CreatedAt != time.Hour.Milliseconds() {
 		t.Errorf("an answer with usage: %+v", b)
-	}
-}
-
-func TestKeyPrefixesAreHexDigits(t *testing.T) {
-	for _, prefix := range []string{"", "0", "ABcd", strings.Repeat("f", 64)} {
-		if err := CheckPrefix(prefix); err != nil {
-			t.Errorf("%q: %v", prefix, err)
-		}
-	}
-	for _, prefix := range []string{"g", "0x12", "ab cd", " ab", "a%", strings.Repeat("f", 65)} {
-		if CheckPrefix(prefix) == nil {
-			t.Errorf("%q was taken", prefix)
-		}
 	}
 }
