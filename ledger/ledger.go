@@ -72,7 +72,7 @@ type Call struct {
 	Endpoint                 Endpoint
 	Outcome                  Outcome
 	Status                   int   // HTTP status sent to the client
-	Attempt                  int64 // nth call for its key, 0 without one
+	Attempt                  int64 // nth call for its key, 0 without one; served calls count while their process lives
 	Retry                    int   // the client SDK's own retry count
 	Flags                    int
 	Input                    int64  // tokens counted before the call

@@ -201,16 +201,17 @@ func Withdraw(tx *store.Tx, id int64) error {
 	return nil
 }
 
-// Attempts counts the calls known for a key.
+// Attempts counts the calls for a key that were not served from another's
+// answer.
 func Attempts(tx *store.Tx, key64 int64) (n int64, err error) {
-	_, err = tx.Get(`SELECT count(*) FROM call WHERE key64 = $1 AND key64 <> 0`, []any{key64}, &n)
+	_, err = tx.Get(`SELECT count(*) FROM call WHERE key64 = $1 AND key64 <> 0 AND outcome NOT IN (2, 3)`, []any{key64}, &n)
 	return n, err
 }
 
 // Refreshes counts the calls for a key since a time that asked for a fresh
 // answer and got one.
 func Refreshes(tx *store.Tx, key64 int64, sinceID int64) (n int64, err error) {
-	_, err = tx.Get(`SELECT count(*) FROM call WHERE key64 = $1 AND key64 <> 0 AND id >= $2 AND flags & $3 <> 0`,
+	_, err = tx.Get(`SELECT count(*) FROM call WHERE key64 = $1 AND key64 <> 0 AND outcome NOT IN (2, 3) AND id >= $2 AND flags & $3 <> 0`,
 		[]any{key64, sinceID, int64(Refreshed | Rejected)}, &n)
 	return n, err
 }

@@ -68,7 +68,7 @@ CREATE TABLE call (
   endpoint    {int} NOT NULL,
   outcome     {int} NOT NULL,             -- see v_calls
   status      {int} NOT NULL,             -- HTTP status sent, 0 while open
-  attempt     {int} NOT NULL,             -- nth call for its key, 0 without one
+  attempt     {int} NOT NULL,             -- nth call for its key, 0 without one; served ones count while a process lives
   retry       {int} NOT NULL,             -- the client SDK's own retry count
   flags       {int} NOT NULL,             -- bits, see v_calls
   input       {int} NOT NULL,             -- tokens counted before the call
@@ -87,7 +87,8 @@ CREATE TABLE call (
   finish      TEXT,                       -- finish reason, or the error's code
   source      {int} NOT NULL              -- the call whose answer was served, else 0
 ) {strict};
-CREATE INDEX call_key ON call (key64) WHERE key64 <> 0;
+-- Of hits (2) and collapsed calls (3) there are many, and nobody looks for one.
+CREATE INDEX call_key ON call (key64) WHERE key64 <> 0 AND outcome NOT IN (2, 3);
 CREATE INDEX call_run ON call (run_id) WHERE run_id <> 0;
 
 -- Upstream calls that are not finished yet: what recovery must settle.
