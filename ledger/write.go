@@ -201,6 +201,13 @@ func Withdraw(tx *store.Tx, id int64) error {
 	return nil
 }
 
+// ForgetTrees drops up to limit fingerprint trees of calls before an id and
+// tells how many: they explain misses and fill the memory of runs, and both
+// only matter for a while.
+func ForgetTrees(tx *store.Tx, beforeID, limit int64) (n int64, err error) {
+	return tx.Exec(`DELETE FROM fingerprint WHERE call_id IN (SELECT call_id FROM fingerprint WHERE call_id < $1 ORDER BY call_id LIMIT $2)`, beforeID, limit)
+}
+
 // Attempts counts the calls for a key that were not served from another's
 // answer.
 func Attempts(tx *store.Tx, key64 int64) (n int64, err error) {

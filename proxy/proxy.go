@@ -36,6 +36,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"llmproxy/budget"
 	"llmproxy/cache"
 	"llmproxy/ledger"
 	"llmproxy/store"
@@ -136,6 +137,7 @@ func (s *Server) Run(ctx context.Context) {
 	tasks.Go(func() { s.backlog.run(ctx) })
 	tasks.Go(func() { every(ctx, renewEvery, s.renew) })
 	tasks.Go(func() { every(ctx, sweepEvery, s.sweep) })
+	tasks.Go(func() { every(ctx, tidyEvery, s.tidy) })
 	tasks.Go(func() { every(ctx, heedEvery, s.heedPurges) })
 	tasks.Wait()
 }
@@ -159,6 +161,29 @@ func (s *Server) heedPurges(ctx context.Context) {
 	if err := s.Cache.HeedPurges(ctx, s.Store); err != nil && ctx.Err() == nil {
 		s.metrics.storeErrors.WithLabelValues("purge").Inc()
 		s.Log.Error("the database cannot be read for purges; purged answers may still be served from memory", "err", err)
+	}
+}
+
+// What has served its purpose is dropped in small steps.
+const (
+	tidyEvery    = time.Hour
+	keepWindows  = 7 * 24 * time.Hour  // counters of budget windows that are over
+	keepTrees    = 30 * 24 * time.Hour // fingerprints of requests
+	treesAtATime = 500
+)
+
+func (s *Server) tidy(ctx context.Context) {
+	now := time.Now()
+	err := s.Store.Update(ctx, func(tx *store.Tx) error { return budget.Prune(tx, now.Add(-keepWindows)) })
+	for n := int64(treesAtATime); err == nil && n == treesAtATime; {
+		err = s.Store.Update(ctx, func(tx *store.Tx) (err error) {
+			n, err = ledger.ForgetTrees(tx, ledger.FirstID(now.Add(-keepTrees)), treesAtATime)
+			return err
+		})
+	}
+	if err != nil && ctx.Err() == nil {
+		s.metrics.storeErrors.WithLabelValues("tidy").Inc()
+		s.Log.Error("tidying the database", "err", err)
 	}
 }
 
