@@ -57,6 +57,7 @@ func toError(err error) *Error {
 		exceeded  *budget.Exceeded
 		syntax    *cache.SyntaxError
 		duplicate *cache.DuplicateError
+		inBand    *chunkError
 	)
 	switch {
 	case errors.As(err, &ours):
@@ -67,6 +68,8 @@ func toError(err error) *Error {
 		return badRequest("duplicate_member", "%s; send each member once", duplicate.Error())
 	case errors.As(err, &syntax):
 		return invalidRequest("The request body is not valid JSON: %s", syntax.Error())
+	case errors.As(err, &inBand): // clients get the upstream's own object
+		return upstreamError(http.StatusBadGateway, "upstream_error", "%s; send the call again", inBand.Error())
 	case errors.Is(err, cache.ErrTooManyDetached):
 		return &Error{Status: http.StatusTooManyRequests, Type: "server_error", Code: "too_many_detached", RetryAfter: 5,
 			Message: "This call was cancelled because too many calls run without a client; send it again, or raise limits.detached"}

@@ -76,6 +76,7 @@ type answer struct {
 	body       []byte      // of the JSON form
 	terminal   []byte      // the stream's last event, held back
 	completion *completion // what could be read of it; nil for an error status
+	refusal    *chunkError // the upstream's error object that is the whole of a 200
 	first      time.Time
 	err        error // why there is no complete answer
 }
@@ -133,8 +134,8 @@ func (x *exchange) readWhole(a *answer, header http.Header, body io.Reader) {
 		a.body, a.head.Header = whole, errorHeader(header)
 	default:
 		a.body, a.head.Header = whole, keptHeader(header)
-		var refusal *chunkError // an error object under status 200 is passed on as it is
-		if a.completion, err = parseCompletion(whole); err != nil && !errors.As(err, &refusal) {
+		// An error object under status 200 is passed on as it is.
+		if a.completion, err = parseCompletion(whole); err != nil && !errors.As(err, &a.refusal) {
 			a.err = upstreamError(http.StatusBadGateway, "upstream_invalid",
 				"The upstream answered 200 with a body that is no chat completion (%v); see whether base_url and model fit, or send the call again", err)
 		}
@@ -163,7 +164,7 @@ func (x *exchange) readStream(a *answer, body io.Reader) {
 		}
 		data, ok := eventData(event)
 		if ok && isDone(data) {
-			a.terminal = event
+			x.endWithDone(a, event)
 			return
 		}
 		if a.first.IsZero() {
@@ -180,6 +181,16 @@ func (x *exchange) readStream(a *answer, body io.Reader) {
 		}
 		x.server.failpoint("streaming")
 	}
+}
+
+// endWithDone ends a stream that says where it ends. One in which no answer has
+// begun would be taken for a success that says nothing.
+func (x *exchange) endWithDone(a *answer, event []byte) {
+	if len(a.completion.choices) == 0 {
+		a.err = upstreamError(http.StatusBadGateway, "upstream_invalid", "The upstream's stream ended without an answer; send the call again")
+		return
+	}
+	a.terminal = event
 }
 
 // endWithoutDone judges a stream that closed without [DONE]: some upstreams leave
@@ -207,6 +218,7 @@ func (x *exchange) streamFault(a *answer, err error) {
 type passedOn struct{ err error }
 
 func (e *passedOn) Error() string { return e.err.Error() }
+func (e *passedOn) Unwrap() error { return e.err }
 
 func tooLong(limit int64) error {
 	return upstreamError(http.StatusBadGateway, "upstream_invalid",

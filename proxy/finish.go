@@ -98,6 +98,8 @@ func (x *exchange) close(a *answer, entry *cache.Entry) {
 	case a.err != nil:
 		e := toError(a.err)
 		row.Outcome, row.Finish, row.Status = ledger.Failed, e.Code, e.Status
+	case a.refusal != nil:
+		row.Outcome, row.Finish = ledger.Failed, toError(a.refusal).Code
 	case a.head.Status != http.StatusOK:
 		row.Outcome = ledger.Failed
 	}
@@ -190,7 +192,11 @@ func (x *exchange) release(a *answer, entry *cache.Entry) {
 	}
 	if entry == nil {
 		x.flight.Land()
-		end(cache.Origin{Call: x.row.ID, Input: x.row.Input, Usage: (*cache.Usage)(x.row.Usage)})
+		usage := (*cache.Usage)(x.row.Usage)
+		if x.row.Outcome == ledger.Failed {
+			usage = &cache.Usage{} // those who share a failure have avoided nothing
+		}
+		end(cache.Origin{Call: x.row.ID, Input: x.row.Input, Usage: usage})
 		return
 	}
 	end(entry.Origin)

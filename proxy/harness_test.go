@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -38,14 +39,14 @@ type harness struct {
 	url      string
 	logs     *syncBuffer
 	commits  *commits
-	handling atomic.Int64 // requests that a handler is at work on
-	stop     func()       // ends the proxy, as at the end of the test
+	handling *atomic.Int64 // requests that a handler is at work on
+	stop     func()        // ends the proxy, as at the end of the test
 }
 
 // newHarness starts a proxy; change may alter its policy first.
 func newHarness(t *testing.T, change func(*Policy)) *harness {
 	t.Helper()
-	h := &harness{T: t, upstream: proxytest.New(t), commits: &commits{}}
+	h := &harness{T: t, upstream: proxytest.New(t), commits: &commits{}, handling: new(atomic.Int64)}
 	h.policy = testPolicy(t, h.upstream.URL)
 	if change != nil {
 		change(h.policy)
@@ -293,6 +294,65 @@ func (h *harness) number(query string) (n int64) {
 		return err
 	})
 	return n
+}
+
+// row is what the ledger says of a call.
+type row struct {
+	outcome       ledger.Outcome
+	status, flags int
+	attempt       int64
+	input         int64    // counted
+	used          [2]int64 // input and output paid for; -1 without an upstream
+	avoided       [2]int64 // input and output
+	finish        string
+	step, run     string
+}
+
+// lastRow is the row of the latest call.
+func (h *harness) lastRow() (r row) {
+	h.Helper()
+	rows := h.rows("ORDER BY c.id DESC LIMIT 1")
+	if len(rows) == 0 {
+		h.Fatal("the ledger is empty")
+	}
+	return rows[0]
+}
+
+// rows reads the ledger, in the order of the calls unless more says otherwise.
+func (h *harness) rows(more string) (rows []row) {
+	h.Helper()
+	h.settle()
+	h.view(func(tx *store.Tx) error {
+		return tx.Each(`SELECT c.outcome, c.status, c.flags, c.attempt, c.input, coalesce(c.up_input, -1), coalesce(c.up_output, -1),
+			c.avoided_input, c.avoided_output, coalesce(c.finish, ''), coalesce(s.name, ''), coalesce(r.name, '')
+			FROM call c LEFT JOIN step s ON s.id = c.step_id LEFT JOIN run r ON r.id = c.run_id `+cmp.Or(more, "ORDER BY c.id"),
+			nil, func(scan func(...any) error) error {
+				var r row
+				err := scan(&r.outcome, &r.status, &r.flags, &r.attempt, &r.input, &r.used[0], &r.used[1],
+					&r.avoided[0], &r.avoided[1], &r.finish, &r.step, &r.run)
+				rows = append(rows, r)
+				return err
+			})
+	})
+	return rows
+}
+
+// counting adds rules that only count: what a test has been charged can then be
+// read by charged.
+func counting(p *Policy) {
+	for _, unit := range []budget.Unit{budget.InputTokens, budget.OutputTokens, budget.Calls} {
+		p.Budget.Global = append(p.Budget.Global, budget.Rule{Unit: unit, Limit: 1 << 40, Per: budget.PerTotal, Action: budget.Flag})
+	}
+}
+
+// charged is the input tokens, output tokens and calls that budgets were charged.
+func (h *harness) charged() [3]int64 {
+	h.Helper()
+	return [3]int64{
+		h.number(`SELECT coalesce(sum(used), 0) FROM counter WHERE unit = 1 AND step_id = 0`),
+		h.number(`SELECT coalesce(sum(used), 0) FROM counter WHERE unit = 2 AND step_id = 0`),
+		h.number(`SELECT coalesce(sum(used), 0) FROM counter WHERE unit = 4 AND step_id = 0`),
+	}
 }
 
 func (h *harness) view(fn func(*store.Tx) error) {

@@ -98,7 +98,6 @@ type admitted struct {
 	found    bool         // another process has stored the answer
 	standing *cache.Lease // another process calls upstream for the key
 	verdict  budget.Verdict
-	attempt  int64
 }
 
 // admission counts the call and runs the admitting transaction.
@@ -114,6 +113,7 @@ func (c *call) admission(flight *cache.Flight) error {
 	if c.r.Context().Err() != nil {
 		return errClientLeft // nothing is spent yet
 	}
+	s.failpoint("counted")
 	begun := time.Now()
 	// The client may leave at any moment; the transaction must not.
 	err := s.Store.Update(context.WithoutCancel(c.r.Context()), func(tx *store.Tx) error {
@@ -131,7 +131,6 @@ func (c *call) admission(flight *cache.Flight) error {
 	if c.admitted.found && c.again.fresh() {
 		c.again = again{maxAge: -1} // refreshed too often: the stored answer has to do
 	}
-	c.row.Attempt = c.admitted.attempt
 	c.verdict = c.admitted.verdict
 	switch c.verdict.State {
 	case budget.Over:
@@ -195,7 +194,6 @@ func (c *call) admit(tx *store.Tx, need budget.Amounts) (err error) {
 	if err != nil {
 		return err
 	}
-	c.admitted.attempt = attempts + 1
 	scope, err := c.scope(tx)
 	if err != nil {
 		return err
@@ -203,6 +201,7 @@ func (c *call) admit(tx *store.Tx, need budget.Amounts) (err error) {
 	if c.admitted.verdict, err = c.policy.Budget.Reserve(tx, c.row.ID, scope, need); err != nil {
 		return err
 	}
+	c.row.Attempt = attempts + 1
 	return ledger.OpenCall(tx, c.row, c.server.instance.Load())
 }
 

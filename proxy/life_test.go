@@ -110,7 +110,7 @@ func assembleText(sse string) (string, error) {
 	for _, e := range events {
 		if data, ok := eventData(e); ok && !isDone(data) {
 			if err := whole.add(data); err != nil {
-				return "", err
+				return whole.text(), err
 			}
 		}
 	}

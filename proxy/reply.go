@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -53,11 +54,11 @@ func (c *call) replyWhole(rec *cache.Recording) error {
 			i++
 			continue
 		case g.Ended && g.Err != nil:
-			return c.inBandError(rec, g.Err)
+			return c.inBandError(g.Err)
 		case g.Ended:
 			body, err := assemble(rec.Events())
 			if err != nil {
-				return c.inBandError(rec, err)
+				return otherForm(err)
 			}
 			return c.sendWhole(&cache.Head{Status: http.StatusOK, Header: jsonHeader(g.Head.Header)}, body)
 		}
@@ -69,7 +70,7 @@ func (c *call) replyWhole(rec *cache.Recording) error {
 
 // inBandError finds the error that a client which wants JSON gets for a stream
 // that failed: where the upstream's own error came as an event, that object.
-func (c *call) inBandError(rec *cache.Recording, err error) error {
+func (c *call) inBandError(err error) error {
 	var inBand *chunkError
 	if !errors.As(err, &inBand) {
 		return err
@@ -200,17 +201,23 @@ func (c *call) streamWhole(head *cache.Head, body []byte) error {
 		if !ok {
 			return upstreamError(head.Status, "upstream_invalid", "The upstream answered %d: %.200s", head.Status, body)
 		}
-		frame := append(append([]byte(`data: {"error":`), bytes.ReplaceAll(object, []byte("\n"), []byte(" "))...), "}\n\n"...)
-		c.w.Write(frame) //nolint:errcheck // a client that has left cannot be told
+		c.w.Write(errorFrame(fmt.Appendf(nil, `{"error":%s}`, object))) //nolint:errcheck // a client that has left cannot be told
 		return nil
 	}
 	whole, err := parseCompletion(body)
+	var inBand *chunkError
+	if errors.As(err, &inBand) { // under status 200; the client has to see it as an event
+		c.commit(head)
+		c.row.Finish = toError(inBand).Code
+		c.w.Write(errorFrame(inBand.Body)) //nolint:errcheck // a client that has left cannot be told
+		return nil
+	}
 	if err != nil {
-		return err
+		return otherForm(err)
 	}
 	events, err := whole.unroll(c.view.IncludeUsage)
 	if err != nil {
-		return err
+		return otherForm(err)
 	}
 	c.commit(head)
 	c.first = time.Now()
@@ -218,6 +225,23 @@ func (c *call) streamWhole(head *cache.Head, body []byte) error {
 		return errClientLeft
 	}
 	return nil
+}
+
+// errorFrame is the event that carries an upstream's error body.
+func errorFrame(body []byte) []byte {
+	body = bytes.Map(func(r rune) rune {
+		if r == '\n' || r == '\r' { // white space between tokens, which would end the line
+			return ' '
+		}
+		return r
+	}, body)
+	return fmt.Appendf(nil, "data: %s\n\n", body)
+}
+
+// otherForm says why an answer in one form cannot be given in the other.
+func otherForm(err error) error {
+	return upstreamError(http.StatusBadGateway, "upstream_invalid",
+		"The upstream's answer is odd and cannot be given in the form that was asked for (%v); change \"stream\" to see it as it came, or send the call again", err)
 }
 
 // commit sends the head of a stream, once.

@@ -5,7 +5,6 @@ import (
 	"compress/gzip"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -152,12 +151,24 @@ func (u *Upstream) send(ctx context.Context, o *outbound) (r reply, err error) {
 	}
 	r.body = r.Body
 	if strings.EqualFold(r.Header.Get("Content-Encoding"), "gzip") {
-		if r.body, err = gzip.NewReader(r.Body); err != nil {
-			r.Body.Close()
-			return r, fmt.Errorf("upstream sent broken gzip: %w", err)
-		}
+		r.body = &gunzip{src: r.Body}
 	}
 	return r, nil
+}
+
+// gunzip decodes from its first Read on, so that nothing is read before.
+type gunzip struct {
+	src io.Reader
+	zr  *gzip.Reader
+}
+
+func (g *gunzip) Read(p []byte) (n int, err error) {
+	if g.zr == nil {
+		if g.zr, err = gzip.NewReader(g.src); err != nil {
+			return 0, err
+		}
+	}
+	return g.zr.Read(p)
 }
 
 func (u *Upstream) attempt(ctx context.Context, o *outbound, connected *atomic.Bool) (*http.Response, error) {
