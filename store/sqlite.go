@@ -119,8 +119,11 @@ func (s *Store) openReaders() (*sql.DB, error) {
 		return nil, err
 	}
 	n := min(16, max(4, 2*runtime.GOMAXPROCS(0)))
-	db.SetMaxOpenConns(n)
-	db.SetMaxIdleConns(n)
+	s.views = make(chan struct{}, n)
+	// One more than Views can hold: a new statement is prepared on a connection
+	// of its own, and must not wait for Views that wait for the same.
+	db.SetMaxOpenConns(n + 1)
+	db.SetMaxIdleConns(n + 1)
 	return db, nil
 }
 

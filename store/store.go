@@ -56,7 +56,8 @@ type Store struct {
 	writer *sql.DB
 	conn   *sql.Conn // the writer's only connection; used by the writer goroutine alone
 	reader *sql.DB
-	gate   sync.RWMutex // held for reading by every View, for writing by a WAL truncation
+	views  chan struct{} // has a place for each View that may run
+	gate   sync.RWMutex  // held for reading by every View, for writing by a WAL truncation
 
 	mu      sync.RWMutex // guards closed against sends on jobs
 	closed  bool
@@ -103,6 +104,12 @@ func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
 // View runs fn in a read-only snapshot. Keep it short: a long snapshot stops
 // the write-ahead log from being folded back into the file.
 func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
+	select {
+	case s.views <- struct{}{}:
+		defer func() { <-s.views }()
+	case <-ctx.Done():
+		return fmt.Errorf("waiting to read: %w", context.Cause(ctx))
+	}
 	s.gate.RLock()
 	defer s.gate.RUnlock()
 	stx, err := s.reader.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})

@@ -4,11 +4,14 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"llmproxy/store"
 	"llmproxy/store/storetest"
@@ -267,6 +270,35 @@ func TestUpdateDoesNotQueueForAGoneCaller(t *testing.T) {
 	err := s.Update(ctx, put("a"))
 	if got := count(t, s); (err == nil) != (got == 1) {
 		t.Errorf("error %v with %d rows", err, got)
+	}
+}
+
+// TestManyReadersCanAskNewQueries has as many snapshots open as there may be, and
+// each then asks what nobody has asked before.
+func TestManyReadersCanAskNewQueries(t *testing.T) {
+	s := storetest.New(t)
+	readers := min(16, max(4, 2*runtime.GOMAXPROCS(0)))
+	var begun, done sync.WaitGroup
+	begun.Add(readers)
+	for i := range readers {
+		done.Go(func() {
+			err := s.View(t.Context(), func(tx *store.Tx) error {
+				begun.Done()
+				begun.Wait()
+				_, err := tx.Get(fmt.Sprintf("SELECT count(*) + %d FROM setting", i), nil, new(int))
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	finished := make(chan struct{})
+	go func() { done.Wait(); close(finished) }()
+	select {
+	case <-finished:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the readers wait for one another")
 	}
 }
 
