@@ -101,6 +101,7 @@ func (x *exchange) call() (a *answer) {
 	}()
 	r, err := x.upstream.send(x.ctx, &x.out)
 	a.reached = r.reached
+	x.server.metrics.retries.WithLabelValues(x.upstream.Name).Add(float64(r.retries))
 	x.server.failpoint("sent")
 	if err != nil {
 		a.err = x.unreachable(err, r.reached)

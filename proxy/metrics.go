@@ -24,6 +24,7 @@ type metrics struct {
 	avoided     *prometheus.CounterVec   // step, direction
 	flagged     *prometheus.CounterVec   // step, state
 	upstream    *prometheus.HistogramVec // upstream, status
+	retries     *prometheus.CounterVec   // upstream
 	firstByte   prometheus.Histogram
 	counting    prometheus.Histogram
 	admitting   prometheus.Histogram
@@ -62,6 +63,7 @@ func newMetrics(s *Server) *metrics {
 		tokens:      counter("tokens_total", "Tokens paid for.", "step", "direction"),
 		avoided:     counter("avoided_tokens_total", "Tokens that served answers did not cost again.", "step", "direction"),
 		flagged:     counter("budget_flags_total", "Calls over or near a budget that only flags.", "step", "state"),
+		retries:     counter("upstream_retries_total", "Attempts after the first of an exchange.", "upstream"),
 		firstByte:   histogram("upstream_first_byte_seconds", "From the start of an upstream exchange to its first event."),
 		counting:    histogram("count_seconds", "Time to count a request's input tokens."),
 		admitting:   histogram("admit_seconds", "Time of the admitting transaction, its wait included."),

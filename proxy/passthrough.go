@@ -153,6 +153,7 @@ func (c *call) passThrough(body io.Reader, need budget.Amounts) (used *ledger.Us
 	var r reply
 	if body == nil {
 		r, err = c.upstream.send(ctx, &out)
+		c.server.metrics.retries.WithLabelValues(c.upstream.Name).Add(float64(r.retries))
 	} else {
 		var connected atomic.Bool
 		r.Response, err = c.upstream.attempt(ctx, &out, &connected)

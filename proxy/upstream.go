@@ -116,12 +116,14 @@ type reply struct {
 	*http.Response
 	body    io.Reader // decoded
 	reached bool      // some attempt had a connection, so the upstream may have worked
+	retries int       // attempts after the first
 }
 
 // send makes attempts until one answers with anything but a status that may be
 // retried. An error says why the last attempt had no answer at all.
 func (u *Upstream) send(ctx context.Context, o *outbound) (r reply, err error) {
 	for attempt := 0; ; attempt++ {
+		r.retries = attempt
 		var connected atomic.Bool
 		r.Response, err = u.attempt(ctx, o, &connected)
 		r.reached = r.reached || connected.Load()
