@@ -77,10 +77,23 @@ func (r *Recording) Append(event []byte) {
 	r.broadcast()
 }
 
-// Finish ends the recording: err is nil for a complete answer.
-func (r *Recording) Finish(origin Origin, err error) {
+// Announce tells what is known of the origin before the end.
+func (r *Recording) Announce(origin Origin) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.origin = origin
+}
+
+// Finish ends the recording with its last events: err is nil for a complete
+// answer. Readers find all of it at once, so whoever has read the last event
+// knows the origin.
+func (r *Recording) Finish(origin Origin, err error, last ...[]byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, event := range last {
+		r.events = append(r.events, event)
+		r.size += int64(len(event))
+	}
 	r.origin, r.ended, r.err = origin, true, err
 	r.broadcast()
 }

@@ -53,6 +53,7 @@ func (c *call) exchange(flight *cache.Flight) *exchange {
 			key: c.key.String(), credentialIsOurs: c.credential != nil},
 	}
 	x.rec.Expect(c.row.Attempt)
+	x.rec.Announce(cache.Origin{Call: c.row.ID, Input: c.row.Input, Basis: c.row.Basis})
 	x.ctx, x.cancel = context.WithCancelCause(s.base)
 	x.ctx, x.stop = context.WithTimeoutCause(x.ctx, c.upstream.Total, errTotal)
 	flight.Depart(x.cancel, c.step.CancelOnDisconnect)

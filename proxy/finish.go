@@ -182,13 +182,15 @@ func (x *exchange) release(a *answer, entry *cache.Entry) {
 		}
 	}
 	end := func(origin cache.Origin) {
-		if a.err == nil && a.head.Form == cache.JSON {
+		switch {
+		case a.err != nil:
+			x.rec.Finish(origin, a.err)
+		case a.head.Form == cache.JSON:
 			x.rec.Start(a.head)
-			x.rec.Append(a.body)
-		} else if a.terminal != nil {
-			x.rec.Append(a.terminal)
+			x.rec.Finish(origin, nil, a.body)
+		default:
+			x.rec.Finish(origin, nil, a.terminal)
 		}
-		x.rec.Finish(origin, a.err)
 	}
 	if entry == nil {
 		x.flight.Land()

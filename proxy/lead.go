@@ -354,10 +354,7 @@ func (s *Server) follow(key cache.Key, flight *cache.Flight, rec *cache.Recordin
 			return
 		case stored != nil:
 			rec.Start(*stored.At(0).Head)
-			for _, event := range stored.Events() {
-				rec.Append(event)
-			}
-			rec.Finish(stored.Origin(), nil)
+			rec.Finish(stored.Origin(), nil, stored.Events()...)
 			s.Cache.Remember(key, rec)
 			flight.Land()
 			return

@@ -303,6 +303,7 @@ var (
 	eventStream = []string{"text/event-stream; charset=utf-8"}
 	noStore     = []string{"no-store"}
 	noBuffering = []string{"no"}
+	missStored  = []string{"llmproxy; fwd=miss; stored"}
 
 	outcomeValues = map[ledger.Outcome][]string{
 		ledger.Hit: {"hit"}, ledger.Collapsed: {"collapsed"}, ledger.Miss: {"miss"},
@@ -336,14 +337,21 @@ func (c *call) describe(h http.Header) {
 		h["Cache-Status"] = status
 	}
 	input := c.row.Input
-	if c.row.Outcome == ledger.Hit {
+	if c.served != nil {
 		origin := c.served.Origin()
-		input = origin.Input
-		age := max(c.start.UnixMilli()-origin.CreatedAt, 0) / 1000
-		h["X-LLMProxy-Age"] = []string{strconv.FormatInt(age, 10)}
-		h["Cache-Status"] = []string{"llmproxy; hit; ttl=" + strconv.FormatInt((origin.ExpiresAt-c.start.UnixMilli())/1000, 10)}
+		input = max(input, origin.Input) // who leads has counted, others have not
+		switch {
+		case c.row.Outcome == ledger.Hit:
+			age := max(c.start.UnixMilli()-origin.CreatedAt, 0) / 1000
+			h["X-LLMProxy-Age"] = []string{strconv.FormatInt(age, 10)}
+			h["Cache-Status"] = []string{"llmproxy; hit; ttl=" + strconv.FormatInt((origin.ExpiresAt-c.start.UnixMilli())/1000, 10)}
+		case c.row.Outcome == ledger.Miss && origin.EntryID != 0:
+			h["Cache-Status"] = missStored
+		}
 	}
-	h["X-LLMProxy-Input-Tokens"] = []string{strconv.FormatInt(input, 10)}
+	if input > 0 { // a call that follows another process's does not know
+		h["X-LLMProxy-Input-Tokens"] = []string{strconv.FormatInt(input, 10)}
+	}
 	switch c.row.Outcome {
 	case ledger.Refused:
 		h["X-LLMProxy-Budget"] = []string{budget.Over.String()}
