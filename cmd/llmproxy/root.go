@@ -53,7 +53,8 @@ func newRootCmd(a *app, stdout, stderr io.Writer) *cobra.Command {
 		Long: `llmproxy stands between automations and an OpenAI-compatible API. It answers
 a repeated request from its store instead of paying twice, counts the tokens of
 each step of an automation, and refuses or flags a step that is over its budget.`,
-		Example: `  llmproxy serve                        # start on 127.0.0.1:8484
+		Example: `  llmproxy demo                         # see what it does: no key, no network
+  llmproxy serve                        # start on 127.0.0.1:8484
   llmproxy config check                 # what is in force, or every mistake in it
   llmproxy keys new ci                  # a key for a client`,
 		SilenceErrors:     true,
@@ -66,9 +67,14 @@ each step of an automation, and refuses or flags a step that is over its budget.
 	root.SetVersionTemplate("llmproxy {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(
+		newBudgetCmd(a),
+		newCacheCmd(a),
 		newConfigCmd(a),
+		newDemoCmd(a),
+		newKeyCmd(a),
 		newKeysCmd(a),
 		newReportCmd(a),
+		newServeCmd(a),
 		newVersionCmd(a),
 	)
 	root.SetHelpCommand(newHelpCmd(root))
