@@ -25,7 +25,8 @@
 // of each round with the one beside it, with the least and the greatest in
 // brackets: where the brackets are wide, the machine was busy and the run says
 // little. Differences are taken in the same way. "wanted" is the bound the
-// project set itself and "met" compares the two; no figure ever fails the run.
+// project set itself and "met" compares the two, before the ratio is rounded
+// for the table; no figure ever fails the run.
 // The exit status is 1 only if the measuring itself failed or a response was
 // wrong: a whole answer with another status, other bytes or another cache state
 // than due. Requests that got no whole answer (a broken or cut connection, a
@@ -37,6 +38,10 @@
 //   - Throughput is what is left when client, server and upstream share the
 //     processors. A cheap client makes the bound harder, so the client's own
 //     CPU is shown.
+//   - A chunk is held back if it came only after the upstream had written the
+//     next. A busy machine does that too: the share of M is the machine's.
+//   - Counting is wall time per count, as the server's own metric
+//     llmproxy_count_seconds says, so with the wait for a processor.
 //   - Resident memory is VmRSS, its peak VmHWM of /proc/PID/status.
 //
 // With -baselines, or without a server to measure, each baseline is compared
