@@ -23,20 +23,36 @@ func (x *exchange) finish(a *answer) {
 	entry, whyNot := x.entry(a)
 	x.close(a, entry)
 	begun := time.Now()
-	write := func(tx *store.Tx) error { return x.settle(tx, entry) }
-	err := s.Store.Update(context.WithoutCancel(x.ctx), write)
+	var id int64
+	err := s.Store.Update(context.WithoutCancel(x.ctx), func(tx *store.Tx) (err error) {
+		id, err = x.settle(tx, entry)
+		return err
+	})
 	s.metrics.finishing.Observe(time.Since(begun).Seconds())
 	if err != nil {
 		s.metrics.storeErrors.WithLabelValues("finish").Inc()
 		s.Log.Error("a paid call cannot be written down yet; trying again", "call", callName(x.row.ID), "err", err)
-		s.backlog.repeat(write)
+		s.backlog.repeat(func(tx *store.Tx) error {
+			_, err := x.settle(tx, entry)
+			return err
+		})
 	}
 	x.failpoint("finished")
+	s.backlog.paid(x.row, id)
 	if whyNot != "" {
 		s.metrics.unstored.WithLabelValues(whyNot).Inc()
 	}
 	s.metrics.count(x.row)
-	x.release(a, entry)
+	origin := cache.Origin{Call: x.row.ID, Input: x.row.Input, Usage: (*cache.Usage)(x.row.Usage)}
+	if x.row.Outcome == ledger.Failed {
+		origin.Usage = &cache.Usage{} // those who share a failure have avoided nothing
+	}
+	kept := entry != nil && (id != 0 || err != nil) // in memory, where the store does not take it
+	if kept {
+		origin = entry.Origin
+		origin.EntryID = id
+	}
+	x.release(a, origin, kept)
 }
 
 func (x *exchange) failpoint(point string) { x.server.failpoint(point) }
@@ -129,49 +145,63 @@ func (x *exchange) used(a *answer) *ledger.Usage {
 	if odd {
 		x.row.Flags |= ledger.UsageOdd
 	}
+	usage := &ledger.Usage{Input: reported.Input, Cached: reported.Cached, Output: reported.Output, Reasoning: reported.Reasoning}
+	if ok && !odd && reported.Input+reported.Output > 0 {
+		return usage
+	}
 	text := a.completion.text()
-	if ok && !odd && (reported.Input > 0 || reported.Output > 0 || text == "") {
-		return &ledger.Usage{Input: reported.Input, Cached: reported.Cached, Output: reported.Output, Reasoning: reported.Reasoning}
+	if ok && !odd && text == "" {
+		return usage
 	}
 	x.row.Flags |= ledger.UsageEstimated
 	counted.Output = int64(tokens.Text(x.view.Model, text))
 	return counted
 }
 
-// settle is the finishing transaction. It may be applied twice.
-func (x *exchange) settle(tx *store.Tx, entry *cache.Entry) (err error) {
+// settle is the finishing transaction. It may be applied twice, also while the
+// exchange is released. It returns the id of what it stored, 0 for nothing: the
+// call was taken for dead, and the answer of whoever took over stays.
+func (x *exchange) settle(tx *store.Tx, entry *cache.Entry) (id int64, err error) {
+	row := *x.row
 	if entry != nil {
-		if entry.Tenant, err = tx.Intern("tenant", x.row.Tenant); err != nil {
-			return err
+		if id, err = x.put(tx, *entry); err != nil {
+			return 0, err
 		}
-		if entry.Step, err = tx.Intern("step", x.row.Step); err != nil {
-			return err
-		}
-		if entry.Model, err = tx.Intern("model", x.row.Model); err != nil {
-			return err
-		}
-		if entry.Origin.EntryID, err = cache.Put(tx, entry); err != nil {
-			return err
+		if id == 0 {
+			row.Flags &^= ledger.Stored
 		}
 	}
-	if u := x.row.Usage; u != nil {
-		err = budget.Settle(tx, x.row.ID, budget.Amounts{Input: u.Input, Output: u.Output, Calls: 1})
+	if u := row.Usage; u != nil {
+		err = budget.Settle(tx, row.ID, budget.Amounts{Input: u.Input, Output: u.Output, Calls: 1})
 	} else {
-		err = budget.Release(tx, x.row.ID)
+		err = budget.Release(tx, row.ID)
 	}
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if err := ledger.CloseCall(tx, x.row); err != nil {
-		return err
+	if err := ledger.CloseCall(tx, &row); err != nil {
+		return 0, err
 	}
-	return cache.Release(tx, x.key, x.row.ID)
+	return id, cache.Release(tx, x.key, row.ID)
+}
+
+func (x *exchange) put(tx *store.Tx, entry cache.Entry) (id int64, err error) {
+	if entry.Tenant, err = tx.Intern("tenant", x.row.Tenant); err != nil {
+		return 0, err
+	}
+	if entry.Step, err = tx.Intern("step", x.row.Step); err != nil {
+		return 0, err
+	}
+	if entry.Model, err = tx.Intern("model", x.row.Model); err != nil {
+		return 0, err
+	}
+	return cache.Put(tx, &entry)
 }
 
 // release shows the end to the readers. A stored answer is found in memory
 // before its flight is gone, so no call slips in between and leads again; a
 // failed one is gone before its readers are told, so that their retry leads.
-func (x *exchange) release(a *answer, entry *cache.Entry) {
+func (x *exchange) release(a *answer, origin cache.Origin, kept bool) {
 	if u := x.row.Usage; u != nil && u.Output > 0 {
 		largest := x.server.largestAnswer(x.row)
 		for {
@@ -181,7 +211,7 @@ func (x *exchange) release(a *answer, entry *cache.Entry) {
 			}
 		}
 	}
-	end := func(origin cache.Origin) {
+	end := func() {
 		switch {
 		case a.err != nil:
 			x.rec.Finish(origin, a.err)
@@ -192,16 +222,12 @@ func (x *exchange) release(a *answer, entry *cache.Entry) {
 			x.rec.Finish(origin, nil, a.terminal)
 		}
 	}
-	if entry == nil {
+	if !kept {
 		x.flight.Land()
-		usage := (*cache.Usage)(x.row.Usage)
-		if x.row.Outcome == ledger.Failed {
-			usage = &cache.Usage{} // those who share a failure have avoided nothing
-		}
-		end(cache.Origin{Call: x.row.ID, Input: x.row.Input, Usage: usage})
+		end()
 		return
 	}
-	end(entry.Origin)
+	end()
 	x.server.Cache.Remember(x.key, x.rec)
 	x.flight.Land()
 }

@@ -39,8 +39,9 @@ func (s *Server) join(ctx context.Context) error {
 // longer than its time finds itself buried and joins anew.
 func (s *Server) renew(ctx context.Context) {
 	var alive bool
+	id := s.instance.Load()
 	err := s.Store.Update(ctx, func(tx *store.Tx) (err error) {
-		if alive, err = tx.Renew(s.instance.Load(), aliveFor.Milliseconds()); err != nil {
+		if alive, err = tx.Renew(id, aliveFor.Milliseconds()); err != nil {
 			return err
 		}
 		dead, err := tx.Dead()
@@ -50,13 +51,45 @@ func (s *Server) renew(ctx context.Context) {
 		return s.bury(tx, dead)
 	})
 	if err == nil && !alive {
-		s.Log.Warn("this process was taken for dead, perhaps after a sleep; its calls under way count as lost until they finish")
-		err = s.join(ctx)
+		err = s.rejoin(ctx, id)
 	}
 	if err != nil && ctx.Err() == nil {
 		s.metrics.storeErrors.WithLabelValues("instance").Inc()
 		s.Log.Error("the database cannot be written; this process's leases lapse after "+aliveFor.String(), "err", err)
 	}
+}
+
+// enter runs a transaction that admits a call. What is admitted hangs on the
+// instance: a process that was taken for dead joins anew first, or others would
+// take the call over at once, and nobody would settle it.
+func (s *Server) enter(ctx context.Context, admit func(*store.Tx) error) error {
+	for {
+		var alive bool
+		id := s.instance.Load()
+		err := s.Store.Update(ctx, func(tx *store.Tx) (err error) {
+			if alive, err = tx.Keep(id, aliveFor.Milliseconds()); err != nil || !alive {
+				return err
+			}
+			return admit(tx)
+		})
+		if err != nil || alive {
+			return err
+		}
+		if err := s.rejoin(ctx, id); err != nil {
+			return err
+		}
+	}
+}
+
+// rejoin makes a process an instance again whose instance was buried.
+func (s *Server) rejoin(ctx context.Context, buried int64) error {
+	s.joining.Lock()
+	defer s.joining.Unlock()
+	if s.instance.Load() != buried {
+		return nil // another call was faster
+	}
+	s.Log.Warn("this process was taken for dead, perhaps after a sleep; its calls under way count as lost until they finish")
+	return s.join(ctx)
 }
 
 // bury settles what dead instances left.

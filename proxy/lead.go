@@ -116,7 +116,7 @@ func (c *call) admission(flight *cache.Flight) error {
 	s.failpoint("counted")
 	begun := time.Now()
 	// The client may leave at any moment; the transaction must not.
-	err := s.Store.Update(context.WithoutCancel(c.r.Context()), func(tx *store.Tx) error {
+	err := s.enter(context.WithoutCancel(c.r.Context()), func(tx *store.Tx) error {
 		c.admitted = admitted{}
 		return c.admit(tx, need)
 	})
@@ -180,6 +180,8 @@ func (c *call) admit(tx *store.Tx, need budget.Amounts) (err error) {
 			if err := c.server.bury(tx, []int64{standing.Instance}); err != nil {
 				return err
 			}
+			c.outrank(standing.Fence, tx.Now)
+			mine.Fence = c.row.ID
 			standing, err = cache.Acquire(tx, c.key, mine)
 			if err != nil {
 				return err
@@ -203,6 +205,15 @@ func (c *call) admit(tx *store.Tx, need budget.Amounts) (err error) {
 	}
 	c.row.Attempt = attempts + 1
 	return ledger.OpenCall(tx, c.row, c.server.instance.Load())
+}
+
+// outrank gives the call a newer id than the fence of a call that it takes over
+// from, where that began later: or else its late answer would be the newer one.
+func (c *call) outrank(fence, now int64) {
+	if fence >= c.row.ID {
+		after := max(now, ledger.Time(fence).UnixMilli()+1)
+		c.row.ID = c.server.ids.Next(time.UnixMilli(after), c.server.instance.Load())
+	}
 }
 
 func (c *call) scope(tx *store.Tx) (s budget.Scope, err error) {

@@ -124,7 +124,7 @@ func (c *call) passthroughNeed() budget.Amounts {
 
 func (c *call) admitPassthrough(need budget.Amounts) error {
 	s := c.server
-	err := s.Store.Update(context.WithoutCancel(c.r.Context()), func(tx *store.Tx) error {
+	err := s.enter(context.WithoutCancel(c.r.Context()), func(tx *store.Tx) error {
 		scope, err := c.scope(tx)
 		if err != nil {
 			return err

@@ -63,6 +63,7 @@ type Server struct {
 	policy   atomic.Pointer[Policy]
 	secret   []byte // makes tenants' names from credentials
 	instance atomic.Int64
+	joining  sync.Mutex // held to join anew
 	ids      ledger.IDs
 	contexts *ledger.Contexts
 	counter  tokens.Counter
@@ -94,8 +95,8 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 	s.metricsH = s.metrics.handler()
 	s.backlog = newBacklog(cfg.Store, cfg.Log, s.metrics)
 	s.SetPolicy(cfg.Policy)
-	if err := s.loadSecret(ctx); err != nil {
-		return nil, fmt.Errorf("reading the server's secret: %w", err)
+	if err := s.recallStore(ctx); err != nil {
+		return nil, fmt.Errorf("reading the database: %w", err)
 	}
 	if err := s.join(ctx); err != nil {
 		return nil, fmt.Errorf("joining the database: %w", err)
@@ -118,15 +119,19 @@ func (s *Server) SetPolicy(p *Policy) {
 	}
 }
 
-func (s *Server) loadSecret(ctx context.Context) error {
+// recallStore reads what the store keeps for servers and mends what a dead one
+// has not finished.
+func (s *Server) recallStore(ctx context.Context) error {
 	fresh := make([]byte, 32)
 	rand.Read(fresh) //nolint:errcheck // never fails
 	return s.Store.Update(ctx, func(tx *store.Tx) error {
 		if _, err := tx.Exec(`INSERT INTO setting (name, value) VALUES ('secret', $1) ON CONFLICT (name) DO NOTHING`, fresh); err != nil {
 			return err
 		}
-		_, err := tx.Get(`SELECT value FROM setting WHERE name = 'secret'`, nil, &s.secret)
-		return err
+		if _, err := tx.Get(`SELECT value FROM setting WHERE name = 'secret'`, nil, &s.secret); err != nil {
+			return err
+		}
+		return cache.MarkUnserved(tx)
 	})
 }
 

@@ -22,6 +22,17 @@ func (tx *Tx) Renew(id, ttl int64) (alive bool, err error) {
 	return changed == 1, err
 }
 
+// Keep renews an instance whose time is past and leaves any other as it is. alive
+// is false where it was already taken for dead.
+func (tx *Tx) Keep(id, ttl int64) (alive bool, err error) {
+	var until int64
+	alive, err = tx.Get(`SELECT alive_until FROM instance WHERE id = $1`, []any{id}, &until)
+	if err != nil || !alive || until > tx.Now {
+		return alive, err
+	}
+	return tx.Renew(id, ttl)
+}
+
 // Dead lists the instances whose time is past.
 func (tx *Tx) Dead() (ids []int64, err error) {
 	err = tx.Each(`SELECT id FROM instance WHERE alive_until <= $1`, []any{tx.Now}, collect(&ids))

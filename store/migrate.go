@@ -18,9 +18,11 @@ var migrations = readMigrations()
 // sqliteTypes spells the column types that the two engines name differently.
 var sqliteTypes = strings.NewReplacer(
 	"{id}", "INTEGER PRIMARY KEY",
+	"{unique id}", "INTEGER PRIMARY KEY AUTOINCREMENT", // never given twice
 	"{int}", "INTEGER",
 	"{blob}", "BLOB",
 	"{strict}", "STRICT",
+	"{strict without rowid}", "STRICT, WITHOUT ROWID", // the key is the table: no index beside it
 )
 
 func readMigrations() []string {

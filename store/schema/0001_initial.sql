@@ -8,9 +8,10 @@ CREATE TABLE run    (id {id}, name TEXT NOT NULL UNIQUE) {strict};
 CREATE TABLE setting (name TEXT PRIMARY KEY, value {blob} NOT NULL) {strict};
 
 -- A running process. It renews alive_until (ms); a process whose time is past
--- is dead, its leases are free and its open calls are lost.
+-- is dead, its leases are free and its open calls are lost. It may only have
+-- slept, so its id is never given to another.
 CREATE TABLE instance (
-  id          {id},
+  id          {unique id},
   name        TEXT NOT NULL,
   alive_until {int} NOT NULL
 ) {strict};
@@ -42,11 +43,17 @@ CREATE TABLE entry (
   header      TEXT NOT NULL,              -- JSON
   body        {blob} NOT NULL
 ) {strict};
-CREATE INDEX entry_expiry ON entry (expires_at);
 
--- When each entry was last served, for eviction; written in groups.
-CREATE TABLE served (entry_id {id}, at {int} NOT NULL, size {int} NOT NULL) {strict};
+-- When each entry was last served, for eviction. Written in groups, after the
+-- answers: what a paid call waits for touches as few pages as it can.
+CREATE TABLE served (
+  entry_id    {id},
+  at          {int} NOT NULL,             -- ms
+  size        {int} NOT NULL,             -- of the entry
+  expires_at  {int} NOT NULL              -- of the entry
+) {strict};
 CREATE INDEX served_at ON served (at, size);
+CREATE INDEX served_expiry ON served (expires_at);
 
 -- Who is calling upstream for a key. It holds while the instance lives.
 CREATE TABLE lease (
@@ -54,8 +61,7 @@ CREATE TABLE lease (
   fence       {int} NOT NULL,             -- id of the leading call
   instance_id {int} NOT NULL,
   fingerprint {blob}
-) {strict};
-CREATE INDEX lease_instance ON lease (instance_id);
+) {strict without rowid};
 
 -- The ledger: one row a call. id = Unix ms << 22 | sequence, so ids order by time.
 CREATE TABLE call (
@@ -93,7 +99,6 @@ CREATE INDEX call_run ON call (run_id) WHERE run_id <> 0;
 
 -- Upstream calls that are not finished yet: what recovery must settle.
 CREATE TABLE open_call (call_id {id}, instance_id {int} NOT NULL) {strict};
-CREATE INDEX open_call_instance ON open_call (instance_id);
 
 -- Short hashes of each request's fields and messages, never their text.
 CREATE TABLE fingerprint (call_id {id}, tree {blob} NOT NULL) {strict};
@@ -122,7 +127,7 @@ CREATE TABLE rollup (
   avoided_cost   {int} NOT NULL,
   total_us    {int} NOT NULL,
   PRIMARY KEY (hour, tenant_id, step_id, model_id, outcome)
-) {strict};
+) {strict without rowid};
 
 -- What a budget's window has used and holds. Rules are not here: changing a
 -- limit never changes what was used.
@@ -148,4 +153,4 @@ CREATE TABLE reservation (
   if_lost     {int} NOT NULL,             -- charged when the call is lost
   charged     {int} NOT NULL,             -- already charged: the call was given up as lost
   PRIMARY KEY (call_id, counter_id)
-) {strict};
+) {strict without rowid};
