@@ -7,148 +7,6 @@ import (
 	"sync"
 )
 
-// place says which part of a request a value is, where the canonical form
-// treats that part in its own way. Everything else is elsewhere.
-type place uint8
-
-const (
-	elsewhere place = iota
-	body
-	prose    // text of messages, which normalisers change: a string, or parts with text
-	messages // of chat
-	message
-	input // of the Responses API: text or items
-	item
-	itemOutput    // an item that answers a call
-	itemReference // an item that stands for one kept upstream
-	toolCalls
-	toolCall
-	calledFunction
-	arguments // a string that holds JSON, written by the model
-	newID     // an id that names a thing in this request
-	oldID     // an id that refers to it
-	tools
-	tool
-	functions
-	function
-	responseFormat
-	schema // a JSON Schema, or a part of one: the order of its members counts
-)
-
-// member returns the place of the value of an object's member.
-func (p place) member(name []byte) place {
-	switch p {
-	case body:
-		return bodyMember(name)
-	case message:
-		switch string(name) {
-		case "content":
-			return prose
-		case "tool_call_id":
-			return oldID
-		case "tool_calls":
-			return toolCalls
-		}
-	case item, itemOutput:
-		switch string(name) {
-		case "content", "output":
-			return prose
-		case "arguments":
-			return arguments
-		case "id":
-			return newID
-		case "call_id":
-			if p == itemOutput {
-				return oldID
-			}
-			return newID
-		}
-	case toolCall:
-		switch string(name) {
-		case "id":
-			return newID
-		case "function":
-			return calledFunction
-		}
-	case calledFunction:
-		if string(name) == "arguments" {
-			return arguments
-		}
-	case prose:
-		if string(name) == "text" {
-			return prose
-		}
-	default:
-		return p.toolMember(name)
-	}
-	return elsewhere
-}
-
-func bodyMember(name []byte) place {
-	switch string(name) {
-	case "messages":
-		return messages
-	case "input":
-		return input
-	case "instructions", "prompt":
-		return prose
-	case "tools":
-		return tools
-	case "functions":
-		return functions
-	case "response_format", "text":
-		return responseFormat
-	}
-	return elsewhere
-}
-
-// toolMember is member for the parts of a request that say what may be called
-// and what an answer has to look like.
-func (p place) toolMember(name []byte) place {
-	switch p {
-	case schema:
-		return schema
-	case tool:
-		switch string(name) {
-		case "function":
-			return function
-		case "parameters":
-			return schema
-		}
-	case function:
-		if string(name) == "parameters" {
-			return schema
-		}
-	case responseFormat:
-		switch string(name) {
-		case "json_schema", "format":
-			return responseFormat
-		case "schema":
-			return schema
-		}
-	}
-	return elsewhere
-}
-
-// element returns the place of an array's elements.
-func (p place) element() place {
-	switch p {
-	case messages:
-		return message
-	case input:
-		return item
-	case toolCalls:
-		return toolCall
-	case tools:
-		return tool
-	case functions:
-		return function
-	case prose, schema:
-		return p
-	}
-	return elsewhere
-}
-
 // form writes the canonical form of one document, either to hash as it goes or
 // into buf as a whole.
 type form struct {
@@ -164,12 +22,12 @@ type form struct {
 	buf    []byte
 	spare  []byte // the second buffer of a rewrite
 	spans  []span
-	list   string // the member whose elements are parts
 	parts  []part // of the form in buf, if not streaming
+	split  place  // of the member whose elements are parts: messages, input or elsewhere
 }
 
-// part is a member of the body, or an element of its list, in the canonical
-// form.
+// part is a member of the body, or an element of the member that is split, in
+// the canonical form.
 type part struct {
 	name       []byte // nil for an element
 	start, end int
@@ -199,7 +57,7 @@ func (f *form) release() {
 		return
 	}
 	clear(f.parts)
-	f.d, f.options, f.list = nil, Options{}, ""
+	f.d, f.options, f.streaming, f.split = nil, Options{}, false, elsewhere
 	f.buf, f.spans, f.parts = f.buf[:0], f.spans[:0], f.parts[:0]
 	forms.Put(f)
 }
@@ -242,15 +100,13 @@ func (f *form) digest() Key {
 	return f.sum
 }
 
-// whole leaves the canonical form in spare, what is to be replaced there in
-// spans, and buf empty and as streaming as before.
+// whole leaves the canonical form in spare and what is to be replaced there in
+// spans. What is written from then on goes to hash.
 func (f *form) whole() {
-	streaming := f.streaming
-	f.streaming = false
 	f.body()
 	f.rename()
 	f.buf, f.spare = f.spare[:0], f.buf
-	f.streaming = streaming
+	f.streaming = true
 }
 
 // body writes the document: its members that are neither excluded nor null, in
@@ -258,7 +114,7 @@ func (f *form) whole() {
 func (f *form) body() {
 	f.writeByte('{')
 	first := true
-	for m := f.d.nodes[0].head; m != 0; m = f.d.nodes[m].after {
+	for m := int(f.d.nodes[0].head); m != 0; m = int(f.d.nodes[m].after) {
 		name := f.d.name(m)
 		if !f.counts(m, name) {
 			continue
@@ -267,9 +123,14 @@ func (f *form) body() {
 			f.writeByte(',')
 		}
 		first = false
+		if f.split != elsewhere && f.split == body.member(name) {
+			f.buf = append(appendQuoted(f.buf, name), ':')
+			f.array(m, f.split)
+			continue
+		}
 		from := len(f.buf)
 		f.member(m, body)
-		if !f.streaming && string(name) != f.list {
+		if !f.streaming {
 			f.parts = append(f.parts, part{name, from, len(f.buf)})
 		}
 	}
@@ -277,7 +138,7 @@ func (f *form) body() {
 }
 
 // counts says whether a member of the body is part of the canonical form.
-func (f *form) counts(m uint32, name []byte) bool {
+func (f *form) counts(m int, name []byte) bool {
 	for _, excluded := range f.options.Exclude {
 		if string(name) == excluded {
 			return false
@@ -287,7 +148,7 @@ func (f *form) counts(m uint32, name []byte) bool {
 }
 
 // member writes a member of an object that is in place p.
-func (f *form) member(m uint32, p place) {
+func (f *form) member(m int, p place) {
 	n := &f.d.nodes[m]
 	if p != elsewhere {
 		p = p.member(f.d.name(m))
@@ -296,7 +157,7 @@ func (f *form) member(m uint32, p place) {
 	case n.flags&escaped != 0:
 		f.buf = appendQuoted(f.buf, f.d.name(m))
 		f.writeByte(':')
-	case n.start == n.nameEnd+2 && f.asItStands(m, p):
+	case n.start == n.nameEnd+2 && n.flags&f.obstacles(p) == 0:
 		f.write(f.d.Raw[n.name-1 : n.end])
 		return
 	default:
@@ -308,10 +169,10 @@ func (f *form) member(m uint32, p place) {
 
 // node writes the value of node n, which is in place p. Most values are
 // canonical as they stand.
-func (f *form) node(n uint32, p place) {
+func (f *form) node(n int, p place) {
 	value := f.d.value(n)
 	switch c := value[0]; {
-	case f.asItStands(n, p):
+	case f.d.nodes[n].flags&f.obstacles(p) == 0:
 		f.write(value)
 	case c == '{':
 		f.object(n, p)
@@ -321,15 +182,6 @@ func (f *form) node(n uint32, p place) {
 		f.scalar(value, p)
 	}
 }
-
-// asItStands tells whether the value of node n, which is in place p, is written
-// whole: it is canonical, and its elements are not parts.
-func (f *form) asItStands(n uint32, p place) bool {
-	return f.d.nodes[n].flags&f.obstacles(p) == 0 && !f.splits(p)
-}
-
-// splits tells whether the elements of an array in place p are parts.
-func (f *form) splits(p place) bool { return f.list != "" && (p == messages || p == input) }
 
 // plain are the flags that keep a value from being written as it stands in any
 // place but a schema.
@@ -347,12 +199,12 @@ func (f *form) obstacles(p place) flags {
 	return f.special
 }
 
-func (f *form) object(n uint32, p place) {
+func (f *form) object(n int, p place) {
 	if p == item {
 		p = f.itemPlace(n)
 	}
 	f.writeByte('{')
-	m, end := f.d.nodes[n].head, f.d.nodes[n].next
+	m, end := int(f.d.nodes[n].head), int(f.d.nodes[n].next)
 	if p == schema && m != 0 {
 		m = n + 1
 	}
@@ -362,36 +214,55 @@ func (f *form) object(n uint32, p place) {
 		}
 		f.member(m, p)
 		if p != schema {
-			m = f.d.nodes[m].after
-		} else if m = f.d.nodes[m].next; m == end {
+			m = int(f.d.nodes[m].after)
+		} else if m = int(f.d.nodes[m].next); m == end {
 			m = 0
 		}
 	}
 	f.writeByte('}')
 }
 
-// itemPlace tells the kinds of input items apart.
-func (f *form) itemPlace(n uint32) place {
-	for m := f.d.nodes[n].head; m != 0; m = f.d.nodes[m].after {
-		if string(f.d.name(m)) != "type" {
-			continue
-		}
-		kind := appendDecoded(nil, f.d.value(m))
-		switch {
-		case string(kind) == `"item_reference"`:
-			return itemReference
-		case bytes.HasSuffix(kind, []byte(`_output"`)):
-			return itemOutput
+// itemPlace tells the kinds of input items apart. One that holds nothing beside
+// its ids stands for an item kept upstream, as an item_reference does.
+func (f *form) itemPlace(n int) place {
+	p := itemReference
+	for m := int(f.d.nodes[n].head); m != 0; m = int(f.d.nodes[m].after) {
+		value := f.d.value(m)
+		switch string(f.d.name(m)) {
+		case "id", "call_id", "status":
+		case "type":
+			kind := appendDecoded(nil, value)
+			if string(kind) == `"item_reference"` {
+				return itemReference
+			}
+			if bytes.HasSuffix(kind, []byte(`_output"`)) {
+				p = itemOutput
+			}
+		default:
+			if p == itemReference && !isEmpty(value) {
+				p = item
+			}
 		}
 	}
-	return item
+	return p
+}
+
+// isEmpty says whether a value is null or an empty string, array or object.
+func isEmpty(value []byte) bool {
+	switch value[0] {
+	case '"':
+		return len(value) == 2
+	case '[', '{':
+		return skipSpace(value, 1) == len(value)-1
+	}
+	return string(value) == "null"
 }
 
 // array writes the array at node n. It finds the elements that have no node by
 // reading.
-func (f *form) array(n uint32, p place) {
+func (f *form) array(n int, p place) {
 	list := &f.d.nodes[n]
-	split := f.splits(p)
+	split := f.split != elsewhere && f.split == p
 	f.writeByte('[')
 	m, i := n+1, skipSpace(f.d.Raw, int(list.start)+1)
 	for first := true; f.d.Raw[i] != ']'; first = false {
@@ -399,9 +270,9 @@ func (f *form) array(n uint32, p place) {
 			f.writeByte(',')
 		}
 		from := len(f.buf)
-		if m < list.next && int(f.d.nodes[m].start) == i {
+		if m < int(list.next) && int(f.d.nodes[m].start) == i {
 			f.node(m, p.element())
-			i, m = int(f.d.nodes[m].end), f.d.nodes[m].next
+			i, m = int(f.d.nodes[m].end), int(f.d.nodes[m].next)
 		} else {
 			end := skip(f.d.Raw, i)
 			f.scalar(f.d.Raw[i:end], p.element())

@@ -11,26 +11,31 @@ import (
 //
 // An agent's second call repeats the ids that the answer to its first made up.
 // If the first is answered afresh, they differ, and the second call is the same
-// work under another spelling. So an id is replaced, in the canonical form, by
-// a number: the order of its first appearance there.
+// work in another spelling. So in the canonical form an id is replaced by a
+// number: its place in the order in which the ids are introduced there, from 1.
 //
 // Two requests that differ in anything but the choice of ids must not become
 // equal by that. Therefore:
 //
 //   - Only an id that the request itself introduces is replaced: in chat the id
-//     of a tool call, in the Responses API the id of an input item and the
-//     call_id of a call. A result whose call is not in the request keeps its
-//     id, which then names a call known upstream; so do all ids of a request
-//     with a previous_response_id or a conversation.
-//   - It is replaced where it introduces or refers (tool_call_id, the call_id of
-//     a result), and where it is a string value inside the JSON of arguments.
-//   - An id that is mentioned anywhere else keeps its spelling everywhere: its
-//     longest run of ASCII letters and digits (the first of several) occurs as
-//     such a run elsewhere in the canonical form. A run that follows a backslash
-//     may begin with the letter of an escape, so it is also read without its
-//     first character and, if that is u, without its first five. An
-//     item_reference mentions its id.
-//   - The number is written as \#n, which no JSON string holds.
+//     of a tool call (messages[].tool_calls[].id), in the Responses API the id of
+//     an input item and the call_id of an item, unless its type ends in _output.
+//     A result whose call is not in the request keeps its id, which names a call
+//     known upstream. So does an item that stands for one kept upstream: an
+//     item_reference, and any that is no _output and has no members but type,
+//     id, call_id, status and empty ones (null, "", [] or {}). And so do all ids
+//     of a body with a previous_response_id or a conversation.
+//   - It is replaced where it is introduced, where a tool_call_id or the call_id
+//     of an _output refers to it, and where it is a string value, spelled
+//     exactly so, in the JSON text of a call's arguments.
+//   - An id that is mentioned anywhere else keeps its spelling everywhere. It is
+//     mentioned if its longest run of ASCII letters and digits (the first of
+//     several; there has to be one) is such a run elsewhere in the canonical
+//     form. There a run that follows a backslash may begin with the letter of an
+//     escape, so it is also read without its first character and, if that is u,
+//     without its first five.
+//   - The content of the string becomes \#n, which is no escape of JSON, so that
+//     no text can be mistaken for it.
 
 // span is a string content in the canonical form that may be an id, or hold
 // some.
@@ -67,50 +72,63 @@ func (f *form) note(from int, p place) {
 	}
 }
 
-// machineID is what is known of an id during renaming.
-type machineID struct {
-	number int
-	run    string // the longest run of letters and digits in it
+// knownIDs are the ids that a request introduces.
+type knownIDs struct {
+	number    map[string]int  // id → its place in the order of appearance, from 1
+	mentioned map[string]bool // longest run of an id → it occurs outside of spans
 }
 
 // rename decides which of the noted ids are replaced, and leaves in spans the
 // places of those, in order, and no others.
 func (f *form) rename() {
-	if len(f.spans) == 0 {
-		return
-	}
-	known := make(map[string]machineID)
-	mentioned := make(map[string]bool) // run of a known id → found elsewhere
-	for _, s := range f.spans {
-		id := f.buf[s.start:s.end]
-		run := longestRun(id)
-		if _, ok := known[string(id)]; s.place == newID && !ok && len(run) > 0 {
-			known[string(id)] = machineID{len(known) + 1, string(run)}
-			mentioned[string(run)] = false
-		}
-	}
-	if len(known) == 0 {
+	known := f.introduced()
+	if len(known.number) == 0 {
 		f.spans = f.spans[:0]
 		return
 	}
-	var found []span
+	found := make([]span, 0, len(f.spans))
 	for _, s := range f.spans {
 		if s.place == arguments {
 			found = f.insideArguments(found, s, known)
-		} else if id, ok := known[string(f.buf[s.start:s.end])]; ok {
-			s.id = id.number
+		} else if s.id = known.number[string(f.buf[s.start:s.end])]; s.id > 0 {
 			found = append(found, s)
 		}
 	}
-	findMentions(f.buf, found, mentioned)
-	f.spans = slices.DeleteFunc(found, func(s span) bool {
-		return mentioned[known[string(f.buf[s.start:s.end])].run]
-	})
+	known.findMentions(f.buf, found)
+	f.spans = append(f.spans[:0], slices.DeleteFunc(found, func(s span) bool {
+		return known.mentioned[string(longestRun(f.buf[s.start:s.end]))]
+	})...)
+}
+
+// introduced collects the ids that the noted spans introduce.
+func (f *form) introduced() knownIDs {
+	ids, count := f.spare[:0], 0
+	for _, s := range f.spans {
+		if s.place == newID {
+			ids = append(ids, f.buf[s.start:s.end]...)
+			count++
+		}
+	}
+	f.spare = ids
+	rest := string(ids) // the keys of both maps are parts of it
+	known := knownIDs{make(map[string]int, count), make(map[string]bool, count)}
+	for _, s := range f.spans {
+		if s.place != newID {
+			continue
+		}
+		id := rest[:s.end-s.start]
+		rest = rest[len(id):]
+		if run := longestRun(id); run != "" && known.number[id] == 0 {
+			known.number[id] = len(known.number) + 1
+			known.mentioned[run] = false
+		}
+	}
+	return known
 }
 
 // insideArguments appends a span for each string value inside the JSON text of
 // a, a string content in its canonical spelling, that is a known id.
-func (f *form) insideArguments(found []span, a span, known map[string]machineID) []span {
+func (f *form) insideArguments(found []span, a span, known knownIDs) []span {
 	before := len(found)
 	open := -1 // where the content of the inner string begins, or -1 between strings
 	for i := a.start; ; {
@@ -126,9 +144,9 @@ func (f *form) insideArguments(found []span, a span, known map[string]machineID)
 		case f.buf[i+1] == '"' && open < 0:
 			open = i + n
 		case f.buf[i+1] == '"':
-			id, ok := known[string(f.buf[open:i])]
-			if ok && !isName(f.buf[i+n:a.end]) {
-				found = append(found, span{start: open, end: i, id: id.number})
+			id := known.number[string(f.buf[open:i])]
+			if id > 0 && !isName(f.buf[i+n:a.end]) {
+				found = append(found, span{start: open, end: i, id: id})
 			}
 			open = -1
 		}
@@ -167,52 +185,51 @@ func isName(rest []byte) bool {
 	}
 }
 
-// alphanumeric says which bytes are ASCII letters or digits.
+// alphanumeric says whether c is an ASCII letter or digit.
 func alphanumeric(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z'
 }
 
 // longestRun returns the first of the longest runs of letters and digits.
-func longestRun(id []byte) []byte {
-	var longest []byte
-	for run := range bytes.FieldsFuncSeq(id, func(r rune) bool { return r >= 0x80 || !alphanumeric(byte(r)) }) {
-		if len(run) > len(longest) {
-			longest = run
+func longestRun[T string | []byte](id T) T {
+	longest, from := id[:0], 0
+	for i := 0; i <= len(id); i++ {
+		if i < len(id) && alphanumeric(id[i]) {
+			continue
 		}
+		if i-from > len(longest) {
+			longest = id[from:i]
+		}
+		from = i + 1
 	}
 	return longest
 }
 
 // findMentions sets mentioned for the runs that occur in text outside of spans.
-func findMentions(text []byte, spans []span, mentioned map[string]bool) {
+func (k knownIDs) findMentions(text []byte, spans []span) {
 	shortest := len(text)
-	for run := range mentioned {
+	for run := range k.mentioned {
 		shortest = min(shortest, len(run))
 	}
 	from := 0
 	for _, s := range spans {
-		findRuns(text[from:s.start], shortest, mentioned)
+		k.findRuns(text[from:s.start], shortest)
 		from = s.end
 	}
-	findRuns(text[from:], shortest, mentioned)
+	k.findRuns(text[from:], shortest)
 }
 
-// findRuns sets mentioned for the runs of at least shortest letters and digits
-// in text that are its keys. It looks at every shortest-th byte first: no run
+// findRuns sets mentioned for its keys among the runs of at least shortest
+// letters and digits in text. It looks at every shortest-th byte first: no run
 // is long enough that misses them all.
-func findRuns(text []byte, shortest int, mentioned map[string]bool) {
-	mention := func(run []byte) {
-		if _, ok := mentioned[string(run)]; ok {
-			mentioned[string(run)] = true
-		}
-	}
+func (k knownIDs) findRuns(text []byte, shortest int) {
 	for i := 0; i+shortest <= len(text); {
-		j := i + shortest - 1
-		for j >= i && alphanumeric(text[j]) {
-			j--
+		last := i + shortest - 1
+		for last >= i && alphanumeric(text[last]) {
+			last--
 		}
-		if j >= i {
-			i = j + 1
+		if last >= i { // it is none, and what stands before it is too short
+			i = last + 1
 			continue
 		}
 		end := i + shortest
@@ -220,14 +237,20 @@ func findRuns(text []byte, shortest int, mentioned map[string]bool) {
 			end++
 		}
 		run := text[i:end]
-		mention(run)
+		k.mention(run)
 		if i > 0 && text[i-1] == '\\' {
-			mention(run[1:])
+			k.mention(run[1:])
 			if run[0] == 'u' && len(run) > 5 {
-				mention(run[5:])
+				k.mention(run[5:])
 			}
 		}
 		i = end + 1
+	}
+}
+
+func (k knownIDs) mention(run []byte) {
+	if _, ok := k.mentioned[string(run)]; ok {
+		k.mentioned[string(run)] = true
 	}
 }
 

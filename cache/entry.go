@@ -27,7 +27,7 @@ const (
 
 var (
 	castagnoli = crc32.MakeTable(crc32.Castagnoli)
-	encoder, _ = zstd.NewWriter(nil, zstd.WithWindowSize(1<<20), zstd.WithLowerEncoderMem(true))
+	encoder, _ = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(1<<20), zstd.WithLowerEncoderMem(true))
 	decoder, _ = zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(maxDecoded), zstd.WithDecoderLowmem(true))
 )
 
@@ -164,11 +164,9 @@ const putEntry = `INSERT INTO entry AS e (key, fence, fingerprint, tenant_id, st
 	WHERE e.fence <= excluded.fence
 	RETURNING id`
 
-const putServed = `INSERT INTO served (entry_id, at, size) VALUES ($1, $2, $3)
-	ON CONFLICT (entry_id) DO UPDATE SET at = excluded.at, size = excluded.size`
-
 // Put stores an answer and returns its id, 0 where a later call's answer is
-// stored already and stays.
+// stored already and stays. [MarkServed] must follow before long, or the entry
+// is not evicted.
 func Put(tx *store.Tx, e *Entry) (id int64, err error) {
 	header, err := json.Marshal(e.Head.Header)
 	if err != nil {
@@ -185,8 +183,7 @@ func Put(tx *store.Tx, e *Entry) (id int64, err error) {
 	if err != nil || !found {
 		return 0, err
 	}
-	_, err = tx.Exec(putServed, id, tx.Now, e.Body.Size())
-	return id, err
+	return id, nil
 }
 
 // Delete drops the stored answer of a key.
@@ -213,15 +210,28 @@ func (r *Recording) Touch(now int64) (entryID int64, write bool) {
 	return r.origin.EntryID, r.touched.CompareAndSwap(last, now)
 }
 
-// MarkServed writes down that entries were served now.
+const markServed = `INSERT INTO served (entry_id, at, size, expires_at)
+	SELECT id, $1, size, expires_at FROM entry WHERE id = $2
+	ON CONFLICT (entry_id) DO UPDATE SET at = excluded.at, size = excluded.size, expires_at = excluded.expires_at`
+
+// MarkServed writes down that entries were stored or served now.
 func MarkServed(tx *store.Tx, entryIDs []int64) error {
 	slices.Sort(entryIDs)
 	for _, id := range slices.Compact(entryIDs) {
-		if _, err := tx.Exec(`UPDATE served SET at = $1 WHERE entry_id = $2`, tx.Now, id); err != nil {
+		if _, err := tx.Exec(markServed, tx.Now, id); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// MarkUnserved marks the latest entries that a process which died had stored
+// and not marked any more.
+func MarkUnserved(tx *store.Tx) error {
+	_, err := tx.Exec(`INSERT INTO served (entry_id, at, size, expires_at)
+		SELECT id, created_at, size, expires_at FROM entry
+		WHERE id > (SELECT coalesce(max(entry_id), 0) FROM served)`)
+	return err
 }
 
 func keyBytes(k *Key) []byte {

@@ -30,8 +30,10 @@ func entryOf(key Key, fence int64, ttl time.Duration, events ...[]byte) *Entry {
 func put(t *testing.T, s *store.Store, e *Entry) (id int64) {
 	t.Helper()
 	err := s.Update(t.Context(), func(tx *store.Tx) (err error) {
-		id, err = Put(tx, e)
-		return err
+		if id, err = Put(tx, e); err != nil || id == 0 {
+			return err
+		}
+		return MarkServed(tx, []int64{id})
 	})
 	if err != nil {
 		t.Fatal(err)

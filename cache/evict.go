@@ -20,7 +20,8 @@ type Evicted struct{ Expired, Oversize int }
 // writes go on. maxBytes 0 means no limit.
 func (c *Cache) Sweep(ctx context.Context, s *store.Store, maxBytes int64) (done Evicted, err error) {
 	for {
-		n, err := c.deleteBatch(ctx, s, maxInt, `SELECT id, key, size FROM entry WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2`, true)
+		n, err := c.deleteBatch(ctx, s, maxInt, `SELECT e.id, e.key, s.size FROM served s JOIN entry e ON e.id = s.entry_id
+			WHERE s.expires_at <= $1 AND e.expires_at <= $2 LIMIT $3`, true)
 		done.Expired += n
 		if err != nil {
 			return done, err
@@ -57,7 +58,7 @@ func (c *Cache) deleteBatch(ctx context.Context, s *store.Store, enough int64, q
 	err := s.Update(ctx, func(tx *store.Tx) error {
 		args := []any{evictBatch}
 		if byTime {
-			args = []any{tx.Now, evictBatch}
+			args = []any{tx.Now, tx.Now, evictBatch}
 		}
 		var ids []int64
 		var freed int64

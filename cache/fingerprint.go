@@ -40,8 +40,7 @@ func (d *Document) Fingerprint(o Options) Tree {
 	f := newForm(d, o)
 	defer f.release()
 	t := Tree{List: d.list(o)}
-	f.list = t.List
-	f.streaming = true
+	f.split = body.member([]byte(t.List))
 	f.whole()
 	spans := f.spans
 	for _, p := range f.parts {
@@ -107,7 +106,12 @@ func (a Tree) Diff(b Tree) []string {
 			j++
 		}
 	}
-	return append(names, a.diffMessages(b)...)
+	for _, name := range a.diffMessages(b) {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // compareFields says which list's first name comes first; an empty list's comes

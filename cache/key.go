@@ -28,11 +28,11 @@ const domain = "llmproxy.llm.v1\n"
 // that are excluded or null are left out. Members stand in the bytewise order of
 // their names in UTF-8, except within JSON Schemas, where they stand as sent;
 // schemas are tools[].function.parameters, tools[].parameters,
-// functions[].parameters, and schema within response_format or text, there or in
-// json_schema or format. Strings hold every character as itself in UTF-8, but
-// \" \\ \b \f \n \r \t, and \u00xx in lower case for the other characters below
-// U+0020. Numbers are spelled as appendNumber says, and ids made by machines as
-// canonical_ids.go says.
+// functions[].parameters, and the member schema of response_format, of text, and
+// of json_schema and format in these. Strings hold every character as itself in
+// UTF-8, but \" \\ \b \f \n \r \t, and \u00xx in lower case for the other
+// characters below U+0020. Numbers are spelled as appendNumber says, and ids made
+// by machines as canonical_ids.go says. Nothing else is changed.
 type Key [32]byte
 
 // Context is what counts for the key beside the body.
@@ -76,12 +76,12 @@ func DefaultExclude() []string {
 func (d *Document) Key(c Context, o Options) Key {
 	f := newForm(d, o)
 	f.buf = c.append(f.buf)
-	f.streaming = true
 	if f.renaming {
 		f.flush()
 		f.whole()
 		f.replace(f.spare, 0, len(f.spare), f.spans)
 	} else {
+		f.streaming = true
 		f.body()
 	}
 	k := f.digest()

@@ -33,6 +33,9 @@ func shelf(t *testing.T, s *store.Store) [4]Key {
 			if err != nil {
 				return err
 			}
+			if err := MarkServed(tx, []int64{id}); err != nil {
+				return err
+			}
 			// The first was served last.
 			_, err = tx.Exec(`UPDATE served SET at = $1 WHERE entry_id = $2`, tx.Now-int64(i)*60_000, id)
 			return err

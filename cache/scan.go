@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"unicode/utf8"
 )
 
@@ -64,7 +65,7 @@ func marks(name []byte) flags {
 	switch string(name) {
 	case "id", "call_id", "tool_call_id":
 		return ids
-	case "content", "text", "output", "arguments":
+	case "content", "text", "output", "arguments", "input", "instructions", "prompt":
 		return texts
 	}
 	return 0
@@ -83,15 +84,14 @@ type node struct {
 	flags         flags
 }
 
-// scanner reads one body into its document, whose slices are reused from body
-// to body.
+// scanner reads one body into its document.
 type scanner struct {
 	*Document
-	order  []uint32 // scratch for sorting
-	pooled *[]node
+	many *[]node // from nodeLists, once the nodes have outgrown Document.few
 }
 
-func (s *scanner) release() {}
+// nodeLists holds long lists of nodes for reuse, of type *[]node.
+var nodeLists = sync.Pool{New: func() any { return new([]node) }}
 
 // Scan reads a request body, one JSON object, once and strictly, and notes
 // where its members stand. It accepts nothing that encoding/json would refuse;
@@ -109,14 +109,41 @@ func Scan(raw []byte) (*Document, error) {
 	d.nodes = d.few[:0]
 	s := scanner{Document: d}
 	err := s.document()
-	if s.pooled != nil {
-		d.nodes = slices.Clone(d.nodes)
-		s.release()
-	}
+	s.release()
 	if err != nil {
 		return nil, err
 	}
 	return d, nil
+}
+
+// add appends a node.
+func (s *scanner) add() {
+	if len(s.nodes) == cap(s.nodes) {
+		s.grow()
+	}
+	s.nodes = append(s.nodes, node{})
+}
+
+// grow makes room for more nodes.
+func (s *scanner) grow() {
+	if s.many == nil {
+		s.many = nodeLists.Get().(*[]node)
+		s.nodes = append((*s.many)[:0], s.nodes...)
+	}
+	s.nodes = slices.Grow(s.nodes, max(len(s.nodes), 64))
+}
+
+// release gives the long list back, unless an unusual body has made it very
+// long.
+func (s *scanner) release() {
+	if s.many == nil {
+		return
+	}
+	*s.many = s.nodes
+	s.nodes = slices.Clone(s.nodes)
+	if cap(*s.many) <= 1<<16 {
+		nodeLists.Put(s.many)
+	}
 }
 
 func (s *scanner) document() error {
@@ -129,7 +156,7 @@ func (s *scanner) document() error {
 	case s.Raw[i] != '{':
 		return &SyntaxError{i, "the body is not a JSON object: it has to begin with {"}
 	}
-	s.nodes = append(s.nodes, node{})
+	s.add()
 	end, seen, err := s.object(i, 0, 1)
 	if err != nil {
 		return err
@@ -191,49 +218,100 @@ func (s *scanner) value(i, m, depth int) (end int, seen flags, err error) {
 	return i, 0, s.unexpected(i, "a value")
 }
 
+// fewMembers is how many members of an object are put in order one by one as
+// they come. More are sorted when all are there.
+const fewMembers = 16
+
 // object reads the object that begins at i, whose node is o, and appends a node
 // for each member and those inside it.
 func (s *scanner) object(i, o, depth int) (end int, seen flags, err error) {
+	var greatest []byte // of the names so far; tail is its node
+	var f flags
+	tail, count := o, 0
 	i, seen = s.space(i + 1)
-	if s.at(i) == '}' {
-		return i + 1, seen, nil
-	}
-	var last []byte // the name before
-	lastNode, count, ordered := 0, 0, true
-	for {
-		var f, space flags
-		var name []byte
+	for more := s.at(i) != '}'; more; count++ {
 		m := len(s.nodes)
+		var name []byte
 		if name, i, f, err = s.member(i, depth); err != nil {
 			return i, 0, err
 		}
-		if count > 0 && ordered {
-			ordered = compare(last, name) < 0
-			s.nodes[lastNode].after = uint32(m)
+		seen |= f
+		switch {
+		case count == 0:
+			s.nodes[o].head = uint32(m)
+			greatest, tail = name, m
+		case compare(greatest, name) < 0:
+			s.nodes[tail].after = uint32(m)
+			greatest, tail = name, m
+		case count < fewMembers:
+			seen |= unsorted
+			if err = s.insert(o, m); err != nil {
+				return i, 0, err
+			}
+		default:
+			seen |= unsorted
 		}
-		last, lastNode, count = name, m, count+1
-		if i+1 < len(s.Raw) && s.Raw[i] == ',' && s.Raw[i+1] == '"' {
-			i++
-			seen |= f
-			continue
+		if i, f, more, err = s.next(i, '}'); err != nil {
+			return i, 0, err
 		}
-		i, space = s.space(i)
-		seen |= f | space
-		if s.at(i) != ',' {
-			break
-		}
-		i, space = s.space(i + 1)
-		seen |= space
+		seen |= f
 	}
-	if s.at(i) != '}' {
-		return i, 0, s.unexpected(i, "a comma or }")
-	}
-	s.nodes[o].head = uint32(o + 1)
-	if !ordered {
-		seen |= unsorted
-		err = s.sort(o, count)
+	if count > fewMembers && seen&unsorted != 0 {
+		err = s.sort(o)
 	}
 	return i + 1, seen, err
+}
+
+// next reads from the end of a member or element to the next, if there is more,
+// or to the bracket that closes them.
+func (s *scanner) next(i int, closing byte) (end int, seen flags, more bool, err error) {
+	i, seen = s.space(i)
+	switch s.at(i) {
+	case ',':
+		i, f := s.space(i + 1)
+		return i, seen | f, true, nil
+	case closing:
+		return i, seen, false, nil
+	}
+	return i, 0, false, s.unexpected(i, "a comma or "+string(closing))
+}
+
+// insert links the member m of the object at node o where its name belongs,
+// which is not at the end.
+func (s *scanner) insert(o, m int) error {
+	before, at := 0, int(s.nodes[o].head)
+	for {
+		switch order := compare(s.name(at), s.name(m)); {
+		case order == 0:
+			return &DuplicateError{Name: string(s.name(m))}
+		case order > 0 && before == 0:
+			s.nodes[o].head, s.nodes[m].after = uint32(m), uint32(at)
+			return nil
+		case order > 0:
+			s.nodes[before].after, s.nodes[m].after = uint32(m), uint32(at)
+			return nil
+		}
+		before, at = at, int(s.nodes[at].after)
+	}
+}
+
+// sort links the members of the object at node o, whose nodes end the list, in
+// the order of their names.
+func (s *scanner) sort(o int) error {
+	var order []int
+	for m := o + 1; m < len(s.nodes); m = int(s.nodes[m].next) {
+		order = append(order, m)
+	}
+	slices.SortFunc(order, func(a, b int) int { return compare(s.name(a), s.name(b)) })
+	s.nodes[o].head = uint32(order[0])
+	for i, m := range order[1:] {
+		if bytes.Equal(s.name(order[i]), s.name(m)) {
+			return &DuplicateError{Name: string(s.name(m))}
+		}
+		s.nodes[order[i]].after = uint32(m)
+	}
+	s.nodes[order[len(order)-1]].after = 0
+	return nil
 }
 
 // member reads a member of an object from i to the end of its value, and
@@ -249,7 +327,7 @@ func (s *scanner) member(i, depth int) (name []byte, end int, seen flags, err er
 	}
 	name = s.Raw[from : i-1]
 	m := len(s.nodes)
-	s.nodes = append(s.nodes, node{})
+	s.add()
 	n := &s.nodes[m]
 	n.name, n.nameEnd, n.flags = uint32(from), uint32(i-1), f&escaped
 	if f != 0 {
@@ -300,15 +378,13 @@ func (s *scanner) close(m, start, end int, f flags) {
 // array in it that has flags.
 func (s *scanner) array(i, depth int) (end int, seen flags, err error) {
 	i, seen = s.space(i + 1)
-	if s.at(i) == ']' {
-		return i + 1, seen, nil
-	}
-	for index := 0; ; index++ {
-		var f, space flags
+	more := s.at(i) != ']'
+	for index := 0; more; index++ {
+		var f flags
 		m, start := len(s.nodes), i
 		container := s.at(i) == '{' || s.at(i) == '['
 		if container {
-			s.nodes = append(s.nodes, node{})
+			s.add()
 		}
 		if i, f, err = s.value(i, m, depth); err != nil {
 			return i, 0, inside(err, index)
@@ -318,44 +394,13 @@ func (s *scanner) array(i, depth int) (end int, seen flags, err error) {
 		} else {
 			s.nodes = s.nodes[:m]
 		}
-		i, space = s.space(i)
-		seen |= f | space
-		if s.at(i) != ',' {
-			break
+		seen |= f
+		if i, f, more, err = s.next(i, ']'); err != nil {
+			return i, 0, err
 		}
-		i, space = s.space(i + 1)
-		seen |= space
-	}
-	if s.at(i) != ']' {
-		return i, 0, s.unexpected(i, "a comma or ]")
+		seen |= f
 	}
 	return i + 1, seen, nil
-}
-
-// sort links the count members of the object at node o, whose nodes end the
-// list, in the order of their names.
-func (s *scanner) sort(o, count int) error {
-	m := uint32(o + 1)
-	if count == 2 && !bytes.Equal(s.name(m), s.name(s.nodes[m].next)) { // they stand the other way round
-		s.nodes[o].head = s.nodes[m].next
-		s.nodes[m].after, s.nodes[s.nodes[m].next].after = 0, m
-		return nil
-	}
-	s.order = s.order[:0]
-	for ; int(m) < len(s.nodes); m = s.nodes[m].next {
-		s.order = append(s.order, m)
-	}
-	slices.SortFunc(s.order, func(a, b uint32) int { return compare(s.name(a), s.name(b)) })
-	s.nodes[o].head = s.order[0]
-	for i, m := range s.order[1:] {
-		before := s.order[i]
-		if bytes.Equal(s.name(before), s.name(m)) {
-			return &DuplicateError{Name: string(s.name(m))}
-		}
-		s.nodes[before].after = m
-	}
-	s.nodes[s.order[len(s.order)-1]].after = 0
-	return nil
 }
 
 // compare is bytes.Compare, quick with names that begin differently.

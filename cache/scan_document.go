@@ -89,9 +89,9 @@ func lastEdit(edits []Edit, name string) *Edit {
 }
 
 // members yields the members of the body, in the order of the text.
-func (d *Document) members() iter.Seq[uint32] {
-	return func(yield func(uint32) bool) {
-		for m := uint32(1); int(m) < len(d.nodes); m = d.nodes[m].next {
+func (d *Document) members() iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for m := 1; m < len(d.nodes); m = int(d.nodes[m].next) {
 			if !yield(m) {
 				return
 			}
@@ -100,7 +100,7 @@ func (d *Document) members() iter.Seq[uint32] {
 }
 
 // name returns the decoded name of member m.
-func (d *Document) name(m uint32) []byte {
+func (d *Document) name(m int) []byte {
 	n := &d.nodes[m]
 	if n.flags&escaped != 0 {
 		return d.names[n.name]
@@ -109,6 +109,6 @@ func (d *Document) name(m uint32) []byte {
 }
 
 // value returns the bytes of member m's value.
-func (d *Document) value(m uint32) []byte {
+func (d *Document) value(m int) []byte {
 	return d.Raw[d.nodes[m].start:d.nodes[m].end]
 }

@@ -53,20 +53,20 @@ blocks:
 		}
 		found := highBits(w0) | highBits(w1)<<8 | highBits(w2)<<16 | highBits(w3)<<24
 		for found != 0 {
-			j := bits.TrailingZeros32(found)
-			n := 2
-			switch {
-			case raw[i+j] == '"':
-				return i + j + 1, seen, nil
-			case raw[i+j] == '\\' && simpleEscape[raw[min(i+j+1, len(raw)-1)]]:
+			j := bits.TrailingZeros32(found) % 32
+			if q[j] == '\\' && j < 31 && simpleEscape[q[j+1]] {
 				seen |= escaped
-			default:
-				var f flags
-				if n, f, err = s.character(i + j); err != nil {
-					return i, 0, err
-				}
-				seen |= f
+				found &^= 3 << j
+				continue
 			}
+			if q[j] == '"' {
+				return i + j + 1, seen, nil
+			}
+			n, f, err := s.character(i + j)
+			if err != nil {
+				return i, 0, err
+			}
+			seen |= f
 			if j += n; j >= 32 {
 				i += j
 				continue blocks

@@ -86,7 +86,7 @@ type Call struct {
 	First, Total             time.Duration
 	Finish                   string // finish reason, or the error's code
 	Source                   int64  // the call whose answer was served
-	Tree                     []byte // fingerprint tree; kept for calls that go upstream
+	Tree                     []byte // fingerprint tree, for KeepTree
 }
 
 // An id is the time in ms, the low bits of the process's instance, a sequence.

@@ -61,13 +61,14 @@ func OpenCall(tx *store.Tx, c *Call, instance int64) error {
 	if _, err := tx.Exec(insertCall, c.values(n)...); err != nil {
 		return err
 	}
-	if _, err := tx.Exec(`INSERT INTO open_call (call_id, instance_id) VALUES ($1, $2)`, c.ID, instance); err != nil {
-		return err
-	}
-	if len(c.Tree) == 0 {
-		return nil
-	}
-	_, err = tx.Exec(`INSERT INTO fingerprint (call_id, tree) VALUES ($1, $2)`, c.ID, c.Tree)
+	_, err = tx.Exec(`INSERT INTO open_call (call_id, instance_id) VALUES ($1, $2)`, c.ID, instance)
+	return err
+}
+
+// KeepTree keeps the fingerprint tree of a call. It explains later misses and
+// is not worth a place in the transactions that a call waits for.
+func KeepTree(tx *store.Tx, c *Call) error {
+	_, err := tx.Exec(`INSERT INTO fingerprint (call_id, tree) VALUES ($1, $2) ON CONFLICT (call_id) DO NOTHING`, c.ID, c.Tree)
 	return err
 }
 
@@ -78,33 +79,50 @@ const closeCall = `INSERT INTO call AS c (` + callColumns + `)
 	up_reasoning = excluded.up_reasoning, cost = excluded.cost,
 	first_us = excluded.first_us, total_us = excluded.total_us, finish = excluded.finish`
 
-// CloseCall writes how an upstream call ended. It may be repeated, and it
-// corrects a row that recovery has given up as lost. It tells whether the row
-// was still open, so that sums are counted once.
+const closeOpen = `UPDATE call SET outcome = $1, status = $2, flags = $3, up_input = $4, up_cached = $5, up_output = $6,
+	up_reasoning = $7, cost = $8, first_us = $9, total_us = $10, finish = $11 WHERE id = $12 AND outcome = 0`
+
+// CloseCall writes how an upstream call ended. It may be repeated, it corrects
+// a row that recovery has given up as lost, and it writes the whole row where
+// none was opened; sums count the call once in each case.
 func CloseCall(tx *store.Tx, c *Call) error {
 	n, err := c.intern(tx)
 	if err != nil {
 		return err
 	}
-	earlier, err := take(tx, c.ID)
+	v := c.values(n)
+	closed, err := tx.Exec(closeOpen, v[7], v[8], v[11], v[15], v[16], v[17], v[18], v[19], v[23], v[24], v[25], c.ID)
 	if err != nil {
 		return err
 	}
-	if earlier != nil && earlier.Outcome != Open {
-		if earlier.Outcome == c.Outcome {
-			return nil // a repeat of this very close
-		}
-		if err := addUp(tx, map[hourKey]sums{earlier.hourKey(n): earlier.sums().times(-1)}); err != nil {
+	if closed == 0 {
+		if again, err := reclose(tx, c, n, v); err != nil || again {
 			return err
 		}
-	}
-	if _, err := tx.Exec(closeCall, c.values(n)...); err != nil {
-		return err
 	}
 	if _, err := tx.Exec(`DELETE FROM open_call WHERE call_id = $1`, c.ID); err != nil {
 		return err
 	}
 	return addUp(tx, map[hourKey]sums{c.hourKey(n): c.sums()})
+}
+
+// reclose writes a row that is not open: it was never written, was lost, or,
+// again, is closed like this already.
+func reclose(tx *store.Tx, c *Call, n names, values []any) (again bool, err error) {
+	earlier, err := take(tx, c.ID)
+	if err != nil {
+		return false, err
+	}
+	if earlier != nil {
+		if earlier.Outcome == c.Outcome {
+			return true, nil
+		}
+		if err := addUp(tx, map[hourKey]sums{earlier.hourKey(n): earlier.sums().times(-1)}); err != nil {
+			return false, err
+		}
+	}
+	_, err = tx.Exec(closeCall, values...)
+	return false, err
 }
 
 // take reads what the sums of a stored row were made of.

@@ -31,8 +31,9 @@ type backlog struct {
 	metrics *metrics
 
 	mu     sync.Mutex
-	rows   []*ledger.Call
-	served []int64
+	rows   []*ledger.Call // of calls that cost nothing
+	trees  []*ledger.Call // paid ones, written but for their fingerprints
+	served []int64        // entries
 	must   []func(*store.Tx) error
 	full   chan struct{} // has room for one: the rows are many
 }
@@ -56,6 +57,19 @@ func (b *backlog) add(row *ledger.Call, entryID int64) {
 		case b.full <- struct{}{}:
 		default:
 		}
+	}
+}
+
+// paid queues what is still to be written of a paid call: its fingerprint and
+// that its entry (0: none) was served.
+func (b *backlog) paid(row *ledger.Call, entryID int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(row.Tree) > 0 {
+		b.trees = append(b.trees, row)
+	}
+	if entryID != 0 {
+		b.served = append(b.served, entryID)
 	}
 }
 
@@ -89,26 +103,21 @@ func (b *backlog) run(ctx context.Context) {
 // flush writes what waits; it is false where the store refused.
 func (b *backlog) flush() bool {
 	b.mu.Lock()
-	rows, served, must := b.rows, b.served, b.must
-	b.rows, b.served, b.must = nil, nil, nil
+	rows, trees, served, must := b.rows, b.trees, b.served, b.must
+	b.rows, b.trees, b.served, b.must = nil, nil, nil, nil
 	b.mu.Unlock()
-	ok := true
-	for i, write := range must {
-		if err := b.store.Update(context.Background(), write); err != nil {
-			b.failed("a paid call's settlement", err)
-			b.mu.Lock()
-			b.must = append(b.must, must[i:]...)
-			b.mu.Unlock()
-			ok = false
-			break
-		}
-	}
-	if len(rows) == 0 {
+	ok := b.settle(must)
+	if len(rows)+len(trees)+len(served) == 0 {
 		return ok
 	}
 	err := b.store.Update(context.Background(), func(tx *store.Tx) error {
 		if err := ledger.Write(tx, rows); err != nil {
 			return err
+		}
+		for _, row := range trees {
+			if err := ledger.KeepTree(tx, row); err != nil {
+				return err
+			}
 		}
 		return cache.MarkServed(tx, served)
 	})
@@ -118,12 +127,26 @@ func (b *backlog) flush() bool {
 	b.failed("ledger rows", err)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.rows, b.served = append(rows, b.rows...), append(served, b.served...)
+	b.rows, b.trees, b.served = append(rows, b.rows...), append(trees, b.trees...), append(served, b.served...)
 	if over := len(b.rows) - maxRows; over > 0 {
 		b.rows = b.rows[over:]
 		b.metrics.rowsDropped.Add(float64(over))
 	}
 	return false
+}
+
+// settle applies the writes that must not be lost, each until it succeeds.
+func (b *backlog) settle(must []func(*store.Tx) error) bool {
+	for i, write := range must {
+		if err := b.store.Update(context.Background(), write); err != nil {
+			b.failed("a paid call's settlement", err)
+			b.mu.Lock()
+			b.must = append(b.must, must[i:]...)
+			b.mu.Unlock()
+			return false
+		}
+	}
+	return true
 }
 
 func (b *backlog) failed(what string, err error) {

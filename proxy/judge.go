@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // storeRules say which answers are good enough to be given again.
@@ -84,6 +85,9 @@ func (ch *choice) empty() bool {
 }
 
 func blank(raw []byte) bool {
+	if len(raw) > 1 && raw[0] == '"' && raw[1] > ' ' && raw[1] != '"' && raw[1] != '\\' && raw[1] < utf8.RuneSelf {
+		return false // what most answers begin with
+	}
 	return jsonEmpty(raw) || jsonKind(raw) == '"' && strings.TrimSpace(jsonText(raw)) == ""
 }
 
