@@ -250,10 +250,17 @@ func (h *harness) eventually(what string, holds func() bool) {
 // waiting waits until n calls wait for the next event of a recording.
 func (h *harness) waiting(n int) {
 	h.Helper()
+	h.inside(n, "(*call).wait")
+}
+
+// inside waits until n goroutines are at work in a function of this package,
+// such as "(*call).count".
+func (h *harness) inside(n int, function string) {
+	h.Helper()
 	stacks := make([]byte, 4<<20)
-	h.eventually(strconv.Itoa(n)+" waiting calls", func() bool {
+	h.eventually(strconv.Itoa(n)+" calls inside "+function, func() bool {
 		all := stacks[:runtime.Stack(stacks, true)]
-		return bytes.Count(all, []byte("proxy.(*call).wait(")) == n
+		return bytes.Count(all, []byte("proxy."+function+"(")) == n
 	})
 }
 
