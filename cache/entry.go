@@ -143,10 +143,10 @@ func Find(tx *store.Tx, key Key) (*Recording, error) {
 	return rec, nil
 }
 
-// Present tells whether a key has a stored answer, and which call made it.
-func Present(tx *store.Tx, key Key) (fence int64, found bool, err error) {
-	found, err = tx.Get(`SELECT fence FROM entry WHERE key = $1 AND expires_at > $2`, []any{key[:], tx.Now}, &fence)
-	return fence, found, err
+// Present tells whether a key has a stored answer, and since when (Unix ms).
+func Present(tx *store.Tx, key Key) (createdAt int64, found bool, err error) {
+	found, err = tx.Get(`SELECT created_at FROM entry WHERE key = $1 AND expires_at > $2`, []any{key[:], tx.Now}, &createdAt)
+	return createdAt, found, err
 }
 
 // Expect sets how many calls the ledger knows for the recording's key.

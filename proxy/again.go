@@ -16,6 +16,7 @@ type again struct {
 	reject       string        // why the stored answer was unusable; implies refresh
 	maxAge       time.Duration // accept an answer at most this old; negative: any
 	onlyIfCached bool
+	exhausted    bool // it was wished for too often: any stored answer has to do
 }
 
 func readAgain(h http.Header) (a again, err error) {

@@ -39,6 +39,7 @@ type call struct {
 	admitted  admitted
 	verdict   budget.Verdict
 	paid      bool // an exchange writes the row
+	blind     bool // the store cannot be read
 	recorded  bool // the call has names, so that a row makes sense
 	served    *cache.Recording
 	committed bool // the response's head is sent
@@ -217,7 +218,7 @@ func (c *call) recall() *cache.Recording {
 	if rec == nil {
 		return nil
 	}
-	if d := c.step.DissatisfiedWithin; d > 0 && c.again.reject == "" && rec.DeliveredWithin(d, c.start) {
+	if d := c.step.DissatisfiedWithin; d > 0 && c.again.reject == "" && !c.again.exhausted && rec.DeliveredWithin(d, c.start) {
 		c.again.reject = "repeated within " + d.String() + " of its delivery"
 	}
 	if !c.again.accepts(rec.Origin().CreatedAt, c.start) {

@@ -83,6 +83,7 @@ func (c *call) find() (rec *cache.Recording, err error) {
 		return nil, nil
 	}
 	if err != nil {
+		c.blind = true
 		c.server.metrics.storeErrors.WithLabelValues("lookup").Inc()
 		c.server.Log.Error("the database cannot be read; treating the call as a miss", "err", err)
 		return nil, nil
@@ -125,11 +126,15 @@ func (c *call) admission(flight *cache.Flight) error {
 		err = c.withoutStore(err)
 	}
 	if err != nil {
+		c.row.Flags &^= ledger.Refreshed | ledger.Rejected // wished for and not granted
 		return err
 	}
 	s.failpoint("admitted")
-	if c.admitted.found && c.again.fresh() {
-		c.again = again{maxAge: -1} // refreshed too often: the stored answer has to do
+	if c.admitted.found {
+		return nil
+	}
+	if c.again.reject != "" {
+		s.Cache.Forget(c.key)
 	}
 	c.verdict = c.admitted.verdict
 	switch c.verdict.State {
@@ -232,17 +237,21 @@ func (c *call) scope(tx *store.Tx) (s budget.Scope, err error) {
 // fresh one is granted only so many times an hour, or it would be a hole in the
 // budget.
 func (c *call) foundIn(tx *store.Tx) (bool, error) {
-	_, present, err := cache.Present(tx, c.key)
-	if err != nil || !present {
+	createdAt, present, err := cache.Present(tx, c.key)
+	if err != nil || !present || c.blind {
 		return false, err
 	}
-	if !c.again.fresh() && c.again.maxAge < 0 {
+	if c.again.accepts(createdAt, c.start) {
 		return true, nil
 	}
 	hourAgo := ledger.FirstID(time.UnixMilli(tx.Now).Add(-time.Hour))
 	done, err := ledger.Refreshes(tx, c.row.Key64, hourAgo)
-	if err != nil || done >= int64(c.policy.RefreshesPerKey) {
-		return true, err
+	if err != nil {
+		return false, err
+	}
+	if done >= int64(c.policy.RefreshesPerKey) {
+		c.again = again{maxAge: -1, exhausted: true}
+		return true, nil
 	}
 	if c.again.reject != "" {
 		c.row.Flags |= ledger.Rejected
