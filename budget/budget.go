@@ -305,6 +305,17 @@ func (p *Policy) Hard(step string) bool {
 	return false
 }
 
+// Holds tells whether [Policy.Reserve] holds anything for a call of a step: with
+// no rule that has a window there is nothing to settle.
+func (p *Policy) Holds(step string) bool {
+	for r := range p.matching(step) {
+		if r.Per != PerCall {
+			return true
+		}
+	}
+	return false
+}
+
 // Fits checks the rules per call, which need no store. Its error is an
 // [*Exceeded]. [Policy.Reserve] checks them again.
 func (p *Policy) Fits(s Scope, need Amounts) error {

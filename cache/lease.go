@@ -13,7 +13,7 @@ type Lease struct {
 }
 
 const takeLease = `INSERT INTO lease (key, fence, instance_id, fingerprint) VALUES ($1, $2, $3, $4)
-	ON CONFLICT (key) DO NOTHING RETURNING fence`
+	ON CONFLICT (key) DO NOTHING`
 
 const readLease = `SELECT l.fence, l.instance_id, l.fingerprint, coalesce(i.alive_until, 0)
 	FROM lease l LEFT JOIN instance i ON i.id = l.instance_id WHERE l.key = $1`
@@ -21,9 +21,8 @@ const readLease = `SELECT l.fence, l.instance_id, l.fingerprint, coalesce(i.aliv
 // Acquire takes the lease of a key where nobody has it; otherwise it returns
 // the lease that stands in the way.
 func Acquire(tx *store.Tx, key Key, mine Lease) (standing *Lease, err error) {
-	var fence int64
-	got, err := tx.Get(takeLease, []any{key[:], mine.Fence, mine.Instance, keyBytes(mine.Fingerprint)}, &fence)
-	if err != nil || got {
+	got, err := tx.Exec(takeLease, key[:], mine.Fence, mine.Instance, keyBytes(mine.Fingerprint))
+	if err != nil || got == 1 {
 		return nil, err
 	}
 	return Holder(tx, key)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -48,8 +49,8 @@ func BenchmarkHit(b *testing.B) {
 }
 
 func benchServer(b *testing.B) (*Server, context.Context) {
-	policy := &Policy{Default: Step{TTL: 1 << 40}, Exclude: cache.DefaultExclude(), RequestBody: 1 << 20,
-		Upstreams: []*Upstream{{Name: "none", Models: []string{"*"}}}}
+	policy := &Policy{Default: Step{TTL: 1 << 40, FinishReasons: []string{"stop"}}, Exclude: cache.DefaultExclude(), RequestBody: 1 << 20, ResponseBody: 1 << 20,
+		Upstreams: []*Upstream{{Name: "none", BaseURL: &url.URL{Scheme: "http", Host: "none"}, Models: []string{"*"}}}}
 	ctx, cancel := context.WithCancel(context.Background())
 	s, err := New(ctx, Config{Store: storetest.New(b), Cache: cache.New(1 << 20), Policy: policy, Instance: b.Name(),
 		Log: slog.New(slog.NewJSONHandler(io.Discard, nil))})

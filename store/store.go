@@ -104,14 +104,11 @@ func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
 // View runs fn in a read-only snapshot. Keep it short: a long snapshot stops
 // the write-ahead log from being folded back into the file.
 func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
-	select {
-	case s.views <- struct{}{}:
-		defer func() { <-s.views }()
-	case <-ctx.Done():
-		return fmt.Errorf("waiting to read: %w", context.Cause(ctx))
+	leave, err := s.enterView(ctx)
+	if err != nil {
+		return err
 	}
-	s.gate.RLock()
-	defer s.gate.RUnlock()
+	defer leave()
 	stx, err := s.reader.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
 		return fmt.Errorf("%w: beginning a read: %w", ErrUnavailable, err)
@@ -124,6 +121,31 @@ func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 		}
 		return stx.StmtContext(ctx, stmt), nil
 	}, store: s})
+}
+
+// Look is a View for one question: each query sees the state of its own moment,
+// and the transaction around them is saved, which costs more than the query.
+func (s *Store) Look(ctx context.Context, fn func(*Tx) error) error {
+	leave, err := s.enterView(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return fn(&Tx{ctx: ctx, Now: nowMillis(), stmt: s.readStmt, store: s})
+}
+
+// enterView takes a place among the readers, until leave is called.
+func (s *Store) enterView(ctx context.Context) (leave func(), err error) {
+	select {
+	case s.views <- struct{}{}:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("waiting to read: %w", context.Cause(ctx))
+	}
+	s.gate.RLock()
+	return func() {
+		s.gate.RUnlock()
+		<-s.views
+	}, nil
 }
 
 // Path is the database file.
@@ -197,6 +219,12 @@ func (s *Store) runBatch(batch []*job) (errs []error, err error) {
 	learnt := map[nameKey]int64{}
 	for i, j := range batch {
 		tx := &Tx{ctx: context.Background(), Now: now, stmt: s.writeStmt, store: s, learnt: learnt}
+		if len(batch) == 1 { // undone with the whole transaction, so it needs no savepoint
+			if errs[0] = guarded(tx, j.fn); errs[0] != nil {
+				return errs, s.exec("ROLLBACK")
+			}
+			break
+		}
 		if errs[i], err = tx.savepoint("unit", j.fn); err != nil {
 			return nil, err
 		}
