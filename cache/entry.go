@@ -130,6 +130,9 @@ func Find(tx *store.Tx, key Key) (*Recording, error) {
 	if err := json.Unmarshal([]byte(header), &head.Header); err != nil {
 		return nil, fmt.Errorf("%w: header: %w", ErrDamaged, err)
 	}
+	if head.Form != JSON && head.Form != SSE {
+		return nil, fmt.Errorf("%w: form %d", ErrDamaged, head.Form)
+	}
 	events, err := p.unpack()
 	if err != nil {
 		return nil, err

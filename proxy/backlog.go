@@ -30,6 +30,8 @@ type backlog struct {
 	log     *slog.Logger
 	metrics *metrics
 
+	writing sync.Mutex // held by flush: when one has returned, what waited before is written
+
 	mu     sync.Mutex
 	rows   []*ledger.Call // of calls that cost nothing
 	trees  []*ledger.Call // paid ones, written but for their fingerprints
@@ -102,6 +104,8 @@ func (b *backlog) run(ctx context.Context) {
 
 // flush writes what waits; it is false where the store refused.
 func (b *backlog) flush() bool {
+	b.writing.Lock()
+	defer b.writing.Unlock()
 	b.mu.Lock()
 	rows, trees, served, must := b.rows, b.trees, b.served, b.must
 	b.rows, b.trees, b.served, b.must = nil, nil, nil, nil
