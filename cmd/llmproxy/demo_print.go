@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -53,8 +54,14 @@ func (d *demo) shows(g got) {
 	d.say("    " + d.paint.dim(g.id) + " " + shown(g.text, demoWidth-5-len(g.id)))
 }
 
-// means says in one line what it is good for.
-func (d *demo) means(line string) { d.say("  " + d.paint.dim("=") + " " + line) }
+// means says in one line what it is good for, if every check holds.
+func (d *demo) means(line string, checks ...error) error {
+	if err := errors.Join(checks...); err != nil {
+		return err
+	}
+	d.say("  " + d.paint.dim("=") + " " + line)
+	return nil
+}
 
 // milliseconds writes a time so that a hit is not nothing.
 func milliseconds(t time.Duration) string {
