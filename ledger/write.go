@@ -226,6 +226,11 @@ func ForgetTrees(tx *store.Tx, beforeID, limit int64) (n int64, err error) {
 	return tx.Exec(`DELETE FROM fingerprint WHERE call_id IN (SELECT call_id FROM fingerprint WHERE call_id < $1 ORDER BY call_id LIMIT $2)`, beforeID, limit)
 }
 
+// Known tells whether a call has a row.
+func Known(tx *store.Tx, id int64) (bool, error) {
+	return tx.Get(`SELECT id FROM call WHERE id = $1`, []any{id}, &id)
+}
+
 // Attempts counts the calls for a key that were not served from another's
 // answer.
 func Attempts(tx *store.Tx, key64 int64) (n int64, err error) {

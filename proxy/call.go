@@ -39,6 +39,7 @@ type call struct {
 	admitted  admitted
 	verdict   budget.Verdict
 	paid      bool // an exchange writes the row
+	uncounted bool // let through although the store could not admit it
 	blind     bool // the store cannot be read
 	recorded  bool // the call has names, so that a row makes sense
 	served    *cache.Recording

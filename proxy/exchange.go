@@ -32,6 +32,7 @@ type exchange struct {
 	key         cache.Key
 	fingerprint *cache.Key
 	keep        bool // the answer may be stored
+	uncounted   bool // the store could not admit the call
 	view        view
 	out         outbound
 	begun       time.Time
@@ -48,7 +49,7 @@ func (c *call) exchange(flight *cache.Flight) *exchange {
 	x := &exchange{
 		server: s, policy: c.policy, step: c.step, upstream: c.upstream,
 		flight: flight, rec: &cache.Recording{}, row: c.row, messages: c.messages,
-		key: c.key, fingerprint: c.fingerprint, keep: !c.again.noStore, view: c.view, begun: c.start,
+		key: c.key, fingerprint: c.fingerprint, keep: !c.again.noStore, uncounted: c.uncounted, view: c.view, begun: c.start,
 		out: outbound{method: http.MethodPost, path: c.route.path, query: c.r.URL.RawQuery, header: c.r.Header,
 			key: c.key.String(), credentialIsOurs: c.credential != nil},
 	}

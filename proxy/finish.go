@@ -171,9 +171,16 @@ func (x *exchange) settle(tx *store.Tx, entry *cache.Entry) (id int64, err error
 			row.Flags &^= ledger.Stored
 		}
 	}
-	if u := row.Usage; u != nil {
+	if x.uncounted {
+		if err := countLate(tx, x.policy, &row); err != nil {
+			return 0, err
+		}
+	}
+	switch u := row.Usage; {
+	case !x.policy.Budget.Holds(row.Step): // nothing was reserved
+	case u != nil:
 		err = budget.Settle(tx, row.ID, budget.Amounts{Input: u.Input, Output: u.Output, Calls: 1})
-	} else {
+	default:
 		err = budget.Release(tx, row.ID)
 	}
 	if err != nil {
@@ -183,6 +190,23 @@ func (x *exchange) settle(tx *store.Tx, entry *cache.Entry) (id int64, err error
 		return 0, err
 	}
 	return id, cache.Release(tx, x.key, row.ID)
+}
+
+// countLate enters a call into the budgets that the store could not admit, so
+// that settling it finds them. Only flagging rules can be among them. Where the
+// call has a row, its admission was applied although the answer was lost, or
+// this was.
+func countLate(tx *store.Tx, p *Policy, row *ledger.Call) error {
+	known, err := ledger.Known(tx, row.ID)
+	if err != nil || known {
+		return err
+	}
+	scope, err := scopeOf(tx, row)
+	if err != nil {
+		return err
+	}
+	_, err = p.Budget.Reserve(tx, row.ID, scope, budget.Amounts{})
+	return err
 }
 
 func (x *exchange) put(tx *store.Tx, entry cache.Entry) (id int64, err error) {

@@ -66,7 +66,7 @@ func (c *call) find() (rec *cache.Recording, err error) {
 	if c.again.fresh() {
 		return nil, nil
 	}
-	err = c.server.Store.View(context.Background(), func(tx *store.Tx) error {
+	err = c.server.Store.Look(context.Background(), func(tx *store.Tx) error {
 		if rec, err = cache.Find(tx, c.key); err != nil || rec == nil {
 			return err
 		}
@@ -153,6 +153,7 @@ func (c *call) withoutStore(err error) error {
 	s.metrics.storeErrors.WithLabelValues("admit").Inc()
 	s.Log.Error("the database cannot be written; the call is not admitted by it", "call", callName(c.row.ID), "err", err)
 	if !c.policy.Budget.Hard(c.row.Step) {
+		c.uncounted = true
 		return nil // its finish writes what this transaction did not
 	}
 	// The commit may have been applied although its answer was lost.
@@ -221,15 +222,17 @@ func (c *call) outrank(fence, now int64) {
 	}
 }
 
-func (c *call) scope(tx *store.Tx) (s budget.Scope, err error) {
-	s = budget.Scope{StepName: c.row.Step, RunName: c.row.Run}
-	if s.Tenant, err = tx.Intern("tenant", c.row.Tenant); err != nil {
+func (c *call) scope(tx *store.Tx) (budget.Scope, error) { return scopeOf(tx, c.row) }
+
+func scopeOf(tx *store.Tx, row *ledger.Call) (s budget.Scope, err error) {
+	s = budget.Scope{StepName: row.Step, RunName: row.Run}
+	if s.Tenant, err = tx.Intern("tenant", row.Tenant); err != nil {
 		return s, err
 	}
-	if s.Step, err = tx.Intern("step", c.row.Step); err != nil {
+	if s.Step, err = tx.Intern("step", row.Step); err != nil {
 		return s, err
 	}
-	s.Run, err = tx.Intern("run", c.row.Run)
+	s.Run, err = tx.Intern("run", row.Run)
 	return s, err
 }
 

@@ -277,6 +277,11 @@ func (c *call) closePassthrough(used *ledger.Usage, status int, err error) {
 		calls = 0
 	}
 	write := func(tx *store.Tx) error {
+		if c.uncounted {
+			if err := countLate(tx, c.policy, &row); err != nil {
+				return err
+			}
+		}
 		var err error
 		if used == nil {
 			err = budget.Release(tx, row.ID)
