@@ -128,10 +128,14 @@ func takeOwnMetadata(doc *cache.Document) (rest *cache.Document, step, run strin
 	}
 	var edits []cache.Edit
 	for name, into := range map[string]*string{"llmproxy_step": &step, "llmproxy_run": &run} {
-		if value, ok := meta.Member(name); ok {
-			*into, _ = stringValue(value)
-			edits = append(edits, cache.Edit{Name: name})
+		value, ok := meta.Member(name)
+		if !ok {
+			continue
 		}
+		if *into, ok = stringValue(value); !ok && !isNull(value) {
+			return nil, "", "", badRequest("bad_step", "metadata.%s is not a string; send the name in double quotes", name)
+		}
+		edits = append(edits, cache.Edit{Name: name})
 	}
 	if len(edits) == 0 {
 		return doc, "", "", nil
