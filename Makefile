@@ -33,6 +33,7 @@ check: tools ## What a change must pass: format, vet, every test, the race detec
 
 bench: build ## Measure the server against bare handlers (Linux, some minutes)
 	go run ./test/bench -bin $(BIN)
+	go test -run '^$$' -bench 'Key|GroupCommit' ./cache ./store
 
 clean: ## Remove what was built; databases stay
 	rm -rf bin
