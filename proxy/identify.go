@@ -85,13 +85,11 @@ func checkName(what, name string) (string, error) {
 
 // presented is the secret a client sent, as OpenAI or as Azure clients do.
 func presented(h http.Header) string {
-	if secret, ok := strings.CutPrefix(h.Get("Authorization"), "Bearer "); ok {
+	auth := h.Get("Authorization")
+	if scheme, secret, ok := strings.Cut(auth, " "); ok && strings.EqualFold(scheme, "Bearer") {
 		return strings.TrimSpace(secret)
 	}
-	if auth := h.Get("Authorization"); auth != "" {
-		return auth
-	}
-	return h.Get("Api-Key")
+	return firstOf(auth, h.Get("Api-Key"))
 }
 
 // anonymousTenant names whoever presents a secret without storing it.
