@@ -44,13 +44,13 @@ func New(bytes int64) *Cache {
 // none or its time is over.
 func (c *Cache) Recall(key Key, now time.Time) *Recording {
 	rec, ok := c.memory.GetIfPresent(key)
-	if !ok || rec.origin.ExpiresAt <= now.UnixMilli() { // origin is fixed: only finished recordings are remembered
+	if !ok || rec.origin.ExpiresAt <= now.UnixMilli() { // origin is fixed: only complete recordings are remembered
 		return nil
 	}
 	return rec
 }
 
-// Remember keeps a finished recording in memory.
+// Remember keeps a complete recording in memory; its end may be about to come.
 func (c *Cache) Remember(key Key, rec *Recording) { c.memory.Set(key, rec) }
 
 // Forget drops a key from memory.

@@ -49,7 +49,8 @@ type Recording struct {
 	mu     sync.Mutex
 	head   *Head
 	events [][]byte
-	size   int64
+	last   [][]byte // events between Complete and End
+	size   int64    // bytes, those of last included
 	ended  bool
 	err    error
 	wake   chan struct{} // closed at the next change; nil while nobody waits
@@ -88,13 +89,27 @@ func (r *Recording) Announce(origin Origin) {
 // answer. Readers find all of it at once, so whoever has read the last event
 // knows the origin.
 func (r *Recording) Finish(origin Origin, err error, last ...[]byte) {
+	r.Complete(origin, last...)
+	r.End(err)
+}
+
+// Complete takes in the origin and the last events, which readers do not see
+// before End. What they may rely on by then is done between the two.
+func (r *Recording) Complete(origin Origin, last ...[]byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, event := range last {
-		r.events = append(r.events, event)
 		r.size += int64(len(event))
 	}
-	r.origin, r.ended, r.err = origin, true, err
+	r.origin, r.last = origin, last
+}
+
+// End ends a recording that is complete or has failed.
+func (r *Recording) End(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, r.last...)
+	r.last, r.ended, r.err = nil, true, err
 	r.broadcast()
 }
 

@@ -222,9 +222,9 @@ func (x *exchange) put(tx *store.Tx, entry cache.Entry) (id int64, err error) {
 	return cache.Put(tx, &entry)
 }
 
-// release shows the end to the readers. A stored answer is found in memory
-// before its flight is gone, so no call slips in between and leads again; a
-// failed one is gone before its readers are told, so that their retry leads.
+// release shows the end to the readers. Before that a stored answer is found in
+// memory, and after that its flight is gone: no call slips in between and leads
+// again, and what a reader sends next is a hit, or leads where nothing is kept.
 func (x *exchange) release(a *answer, origin cache.Origin, kept bool) {
 	if u := x.row.Usage; u != nil && u.Output > 0 {
 		largest := x.server.largestAnswer(x.row)
@@ -235,23 +235,18 @@ func (x *exchange) release(a *answer, origin cache.Origin, kept bool) {
 			}
 		}
 	}
-	end := func() {
-		switch {
-		case a.err != nil:
-			x.rec.Finish(origin, a.err)
-		case a.head.Form == cache.JSON:
-			x.rec.Start(a.head)
-			x.rec.Finish(origin, nil, a.body)
-		default:
-			x.rec.Finish(origin, nil, a.terminal)
-		}
+	switch {
+	case a.err != nil:
+		x.rec.Complete(origin)
+	case a.head.Form == cache.JSON:
+		x.rec.Start(a.head)
+		x.rec.Complete(origin, a.body)
+	default:
+		x.rec.Complete(origin, a.terminal)
 	}
-	if !kept {
-		x.flight.Land()
-		end()
-		return
+	if kept {
+		x.server.Cache.Remember(x.key, x.rec)
 	}
-	end()
-	x.server.Cache.Remember(x.key, x.rec)
 	x.flight.Land()
+	x.rec.End(a.err)
 }
