@@ -11,6 +11,7 @@ package crash
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -27,6 +28,7 @@ import (
 	"llmproxy/cache"
 	"llmproxy/proxy"
 	"llmproxy/store"
+	"llmproxy/tokens"
 )
 
 // setupVariable is set in the environment of a server process.
@@ -88,6 +90,9 @@ func serve(text string) error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
+	}
+	if tokens.Text("gpt-4", "a vocabulary is loaded at its first use") == 0 {
+		return errors.New("nothing is counted")
 	}
 	go server.Run(ctx)
 	failed := make(chan error, 1)
