@@ -48,7 +48,7 @@ func TestAClientThatLeavesBeforeTheUpstreamCallCostsNothing(t *testing.T) {
 		h.server.counting <- struct{}{}
 	}
 	leave, gone := h.leaving(chat("hi"))
-	h.inside(1, "(*call).count")
+	h.inside(1, "(*call).estimate")
 	follower := make(chan response, 1)
 	go func() { follower <- h.post(chat("hi", stream)) }()
 	h.handlers(2)

@@ -70,6 +70,8 @@ func toError(err error) *Error {
 		return invalidRequest("The request body is not valid JSON: %s", syntax.Error())
 	case errors.As(err, &inBand): // clients get the upstream's own object
 		return upstreamError(http.StatusBadGateway, "upstream_error", "%s; send the call again", inBand.Error())
+	case errors.Is(err, errBrokeOff):
+		return upstreamError(http.StatusBadGateway, "upstream_invalid", "The upstream's answer broke off; send the call again")
 	case errors.Is(err, cache.ErrTooManyDetached):
 		return &Error{Status: http.StatusTooManyRequests, Type: "server_error", Code: "too_many_detached", RetryAfter: 5,
 			Message: "This call was cancelled because too many calls run without a client; send it again, or raise limits.detached"}

@@ -267,21 +267,9 @@ func (c *call) foundIn(tx *store.Tx) (bool, error) {
 // count counts the request's input and how much of it was sent before.
 func (c *call) count() error {
 	s := c.server
-	select {
-	case s.counting <- struct{}{}:
-	case <-c.r.Context().Done():
-		return errClientLeft
-	}
-	begun := time.Now()
-	estimate, err := s.counter.Count(tokens.Request{Endpoint: tokens.Endpoint(c.route.path), Model: c.view.Model, Body: c.doc.Raw})
-	s.metrics.counting.Observe(time.Since(begun).Seconds())
-	<-s.counting
+	estimate, err := c.estimate()
 	if err != nil {
-		return invalidRequest("The request cannot be counted: %v", err)
-	}
-	c.row.Input, c.row.Basis = int64(estimate.Tokens), uint8(estimate.Basis)
-	if len(estimate.Uncounted()) > 0 {
-		c.row.Flags |= ledger.Uncounted
+		return err
 	}
 	tree := c.doc.Fingerprint(c.keyOptions())
 	if c.row.Tree, err = tree.AppendBinary(nil); err != nil {
@@ -294,6 +282,28 @@ func (c *call) count() error {
 	}
 	c.row.Resent = s.contexts.Resent(run, tree.Messages, estimate.Messages)
 	return nil
+}
+
+// estimate counts the request's input, as one of a few at a time.
+func (c *call) estimate() (estimate tokens.Estimate, err error) {
+	s := c.server
+	select {
+	case s.counting <- struct{}{}:
+		defer func() { <-s.counting }()
+	case <-c.r.Context().Done():
+		return estimate, errClientLeft
+	}
+	begun := time.Now()
+	estimate, err = s.counter.Count(tokens.Request{Endpoint: tokens.Endpoint(c.route.path), Model: c.view.Model, Body: c.doc.Raw})
+	s.metrics.counting.Observe(time.Since(begun).Seconds())
+	if err != nil {
+		return estimate, invalidRequest("The request cannot be counted: %v", err)
+	}
+	c.row.Input, c.row.Basis = int64(estimate.Tokens), uint8(estimate.Basis)
+	if len(estimate.Uncounted()) > 0 {
+		c.row.Flags |= ledger.Uncounted
+	}
+	return estimate, nil
 }
 
 func (c *call) runKey() ledger.RunKey {

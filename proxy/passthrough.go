@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,7 +16,6 @@ import (
 	"llmproxy/cache"
 	"llmproxy/ledger"
 	"llmproxy/store"
-	"llmproxy/tokens"
 )
 
 // servePassthrough serves every path whose answers are not kept: it goes to the
@@ -42,6 +42,7 @@ func (c *call) servePassthrough() (err error) {
 	used, status, err := c.passThrough(body, need)
 	c.closePassthrough(used, status, err)
 	if errors.Is(err, errBrokeOff) {
+		c.failure, c.row.Finish = err, toError(err).Code
 		panic(http.ErrAbortHandler) // the client must see that the answer is not whole
 	}
 	return err
@@ -88,11 +89,9 @@ func (c *call) readPassthrough() (io.Reader, error) {
 	}
 	c.view.Model, c.view.N = c.row.Model, 1
 	if counted {
-		estimate, err := c.server.counter.Count(tokens.Request{Endpoint: tokens.Endpoint(c.route.path), Model: c.row.Model, Body: c.doc.Raw})
-		if err != nil {
-			return nil, invalidRequest("The request cannot be counted: %v", err)
+		if _, err := c.estimate(); err != nil {
+			return nil, err
 		}
-		c.row.Input, c.row.Basis = int64(estimate.Tokens), uint8(estimate.Basis)
 	}
 	return nil, nil
 }
@@ -159,25 +158,32 @@ func (c *call) passThrough(body io.Reader, need budget.Amounts) (used *ledger.Us
 		r.Response, err = c.upstream.attempt(ctx, &out, &connected)
 		r.reached = connected.Load()
 		if err == nil {
-			r.body = r.Response.Body
+			r.body = decoded(r.Response)
 		}
 	}
 	if err != nil {
-		if c.r.Context().Err() != nil {
-			err = errClientLeft
-		} else {
-			err = upstreamError(http.StatusBadGateway, "upstream_unreachable",
-				"The upstream %q cannot be reached (%s); see whether its base_url is right and the network is up, then send the call again", c.upstream.Name, plainCause(err))
-		}
 		if r.reached {
 			used = &ledger.Usage{Input: c.row.Input}
 		}
-		return used, 0, err
+		return used, 0, c.noAnswer(ctx, err)
 	}
 	defer r.Response.Body.Close()
 	c.sendHead(r.Response)
 	kept, err := c.copyOut(r.body)
 	return c.passthroughUsage(r.Response, kept, need), r.StatusCode, err
+}
+
+// noAnswer says why no answer began.
+func (c *call) noAnswer(ctx context.Context, err error) error {
+	switch {
+	case c.r.Context().Err() != nil:
+		return errClientLeft
+	case ctx.Err() != nil:
+		return upstreamError(http.StatusGatewayTimeout, "upstream_timeout",
+			"The upstream %q gave no answer in time (%v); send the call again, or raise its timeout: in the configuration", c.upstream.Name, context.Cause(ctx))
+	}
+	return upstreamError(http.StatusBadGateway, "upstream_unreachable",
+		"The upstream %q cannot be reached (%s); see whether its base_url is right and the network is up, then send the call again", c.upstream.Name, plainCause(err))
 }
 
 func (c *call) sendHead(r *http.Response) {
@@ -187,9 +193,12 @@ func (c *call) sendHead(r *http.Response) {
 			h[name] = values
 		}
 	}
-	if r.Uncompressed || r.Header.Get("Content-Encoding") == "gzip" {
-		h.Del("Content-Encoding") // decoded on the way
+	if r.Uncompressed || isGzip(r) { // decoded on the way
+		h.Del("Content-Encoding")
 		h.Del("Content-Length")
+	}
+	if retryAfter(r.Header) > maxRetryAfter {
+		h.Set("Retry-After", strconv.Itoa(int(maxRetryAfter/time.Second)))
 	}
 	c.describe(h)
 	c.committed, c.first = true, time.Now()
@@ -233,23 +242,31 @@ func (c *call) passthroughUsage(r *http.Response, kept []byte, need budget.Amoun
 	if r.StatusCode != http.StatusOK || c.r.Method != http.MethodPost {
 		return &ledger.Usage{}
 	}
-	var answer struct {
-		Usage *struct {
-			Prompt     int64 `json:"prompt_tokens"`
-			Completion int64 `json:"completion_tokens"`
-			Input      int64 `json:"input_tokens"`
-			Output     int64 `json:"output_tokens"`
-		} `json:"usage"`
-	}
-	if json.Unmarshal(kept, &answer) == nil && answer.Usage != nil {
-		u := answer.Usage
-		return &ledger.Usage{Input: max(u.Prompt, u.Input, 0), Output: max(u.Completion, u.Output, 0)}
+	if used, odd := usageIn(kept); odd {
+		c.row.Flags |= ledger.UsageOdd
+	} else if used.Input+used.Output > 0 {
+		return &used
 	}
 	if c.row.Endpoint == ledger.Other {
 		return &ledger.Usage{}
 	}
 	c.row.Flags |= ledger.UsageEstimated
 	return &ledger.Usage{Input: need.Input, Output: need.Output}
+}
+
+// usageIn is the usage that a JSON body reports, under the names of either API;
+// odd as in [completion.usage].
+func usageIn(body []byte) (u ledger.Usage, odd bool) {
+	if !json.Valid(body) {
+		return u, false
+	}
+	reported := jsonGet(bytes.TrimSpace(body), "usage")
+	figure := func(name, other string) int64 {
+		a, _ := tokenCount(jsonGet(reported, name), &odd)
+		b, _ := tokenCount(jsonGet(reported, other), &odd)
+		return max(a, b)
+	}
+	return ledger.Usage{Input: figure("prompt_tokens", "input_tokens"), Output: figure("completion_tokens", "output_tokens")}, odd
 }
 
 // closePassthrough settles the budget and closes the row.

@@ -151,11 +151,20 @@ func (u *Upstream) send(ctx context.Context, o *outbound) (r reply, err error) {
 	if err != nil {
 		return r, err
 	}
-	r.body = r.Body
-	if strings.EqualFold(r.Header.Get("Content-Encoding"), "gzip") {
-		r.body = &gunzip{src: r.Body}
-	}
+	r.body = decoded(r.Response)
 	return r, nil
+}
+
+func isGzip(r *http.Response) bool {
+	return strings.EqualFold(r.Header.Get("Content-Encoding"), "gzip")
+}
+
+// decoded is an answer's body as it was before compression.
+func decoded(r *http.Response) io.Reader {
+	if isGzip(r) {
+		return &gunzip{src: r.Body}
+	}
+	return r.Body
 }
 
 // gunzip decodes from its first Read on, so that nothing is read before.
@@ -202,6 +211,9 @@ func (u *Upstream) request(ctx context.Context, o *outbound) (*http.Request, err
 		}
 	}
 	req.Header = forwarded(o.header)
+	if encoding := o.header.Get("Content-Encoding"); encoding != "" && o.stream != nil {
+		req.Header.Set("Content-Encoding", encoding) // the body goes as it comes
+	}
 	u.authorise(req.Header, o.credentialIsOurs)
 	if u.IdempotencyHeader != "" && o.key != "" {
 		req.Header.Set(u.IdempotencyHeader, o.key)
