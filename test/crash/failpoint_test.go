@@ -2,6 +2,7 @@ package crash
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -31,7 +32,7 @@ func TestKilledAtEachPoint(t *testing.T) {
 			if p.point == "streaming" && form == "json" {
 				continue
 			}
-			t.Run(form+" "+p.point, func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s %s %d", form, p.point, p.pass), func(t *testing.T) {
 				t.Parallel()
 				upstream := proxytest.New(t)
 				if form == "json" {
