@@ -9,6 +9,7 @@
 package ledger
 
 import (
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -115,11 +116,18 @@ func (g *IDs) Next(now time.Time, instance int64) int64 {
 // Time is when the call with the given id began.
 func Time(id int64) time.Time { return time.UnixMilli(id >> idBits) }
 
+// Name is how a call's id is written for people and in headers.
+func Name(id int64) string { return "call_" + strconv.FormatInt(id, 32) }
+
 // FirstID is the smallest id of a call that began at or after t.
 func FirstID(t time.Time) int64 { return t.UnixMilli() << idBits }
 
 // names are the interned ids of a call's names.
 type names struct{ tenant, step, run, model int64 }
+
+func (c *Call) namedLike(d *Call) bool {
+	return c.Tenant == d.Tenant && c.Step == d.Step && c.Run == d.Run && c.Model == d.Model
+}
 
 func (c *Call) intern(tx *store.Tx) (n names, err error) {
 	if n.tenant, err = tx.Intern("tenant", c.Tenant); err != nil {

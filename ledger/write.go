@@ -147,10 +147,13 @@ func take(tx *store.Tx, id int64) (*Call, error) {
 // takes longer over a statement with many rows than over many statements.
 func Write(tx *store.Tx, calls []*Call) error {
 	byHour := map[hourKey]sums{}
-	for _, c := range calls {
-		n, err := c.intern(tx)
-		if err != nil {
-			return err
+	var n names
+	for i, c := range calls {
+		var err error
+		if i == 0 || !c.namedLike(calls[i-1]) {
+			if n, err = c.intern(tx); err != nil {
+				return err
+			}
 		}
 		if c.free() {
 			_, err = tx.Exec(insertFree, c.freeValues(n)...)

@@ -98,7 +98,7 @@ func (x *exchange) call() (a *answer) {
 	defer func() {
 		if p := recover(); p != nil { // a fault of ours must not leave a flight that never lands
 			a.err = fmt.Errorf("panic in an exchange: %v", p)
-			x.server.Log.Error("an exchange failed inside the proxy", "call", callName(x.row.ID), "err", a.err)
+			x.server.Log.Error("an exchange failed inside the proxy", "call", ledger.Name(x.row.ID), "err", a.err)
 		}
 	}()
 	r, err := x.upstream.send(x.ctx, &x.out)

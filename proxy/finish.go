@@ -31,7 +31,7 @@ func (x *exchange) finish(a *answer) {
 	s.metrics.finishing.Observe(time.Since(begun).Seconds())
 	if err != nil {
 		s.metrics.storeErrors.WithLabelValues("finish").Inc()
-		s.Log.Error("a paid call cannot be written down yet; trying again", "call", callName(x.row.ID), "err", err)
+		s.Log.Error("a paid call cannot be written down yet; trying again", "call", ledger.Name(x.row.ID), "err", err)
 		s.backlog.repeat(func(tx *store.Tx) error {
 			_, err := x.settle(tx, entry)
 			return err

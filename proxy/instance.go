@@ -103,7 +103,7 @@ func (s *Server) bury(tx *store.Tx, instances []int64) error {
 			if err := budget.Lose(tx, call); err != nil {
 				return err
 			}
-			s.Log.Warn("a call was lost with its process; its input is charged", "call", callName(call))
+			s.Log.Warn("a call was lost with its process; its input is charged", "call", ledger.Name(call))
 		}
 		if err := cache.ReleaseAll(tx, instance); err != nil {
 			return err

@@ -151,7 +151,7 @@ func (c *call) admission(flight *cache.Flight) error {
 func (c *call) withoutStore(err error) error {
 	s := c.server
 	s.metrics.storeErrors.WithLabelValues("admit").Inc()
-	s.Log.Error("the database cannot be written; the call is not admitted by it", "call", callName(c.row.ID), "err", err)
+	s.Log.Error("the database cannot be written; the call is not admitted by it", "call", ledger.Name(c.row.ID), "err", err)
 	if !c.policy.Budget.Hard(c.row.Step) {
 		c.uncounted = true
 		return nil // its finish writes what this transaction did not

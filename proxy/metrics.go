@@ -36,12 +36,7 @@ type metrics struct {
 
 	mu    sync.Mutex
 	steps map[string]bool // step names that have series of their own
-	hot   sync.Map        // callSeries → prometheus.Counter
-}
-
-type callSeries struct {
-	step    string
-	outcome ledger.Outcome
+	hot   sync.Map        // step → *stepSeries
 }
 
 func newMetrics(s *Server) *metrics {
@@ -104,33 +99,50 @@ func (m *metrics) stepLabel(step string) string {
 	return step
 }
 
+// stepSeries are the series of one step, looked up once: labels cost more than
+// counting.
+type stepSeries struct {
+	calls                       [ledger.Lost + 1]prometheus.Counter // by outcome
+	input, output               prometheus.Counter
+	avoidedInput, avoidedOutput prometheus.Counter
+	over, near                  prometheus.Counter
+}
+
+// of returns the series of a step.
+func (m *metrics) of(step string) *stepSeries {
+	if s, ok := m.hot.Load(step); ok {
+		return s.(*stepSeries)
+	}
+	label := m.stepLabel(step)
+	s := &stepSeries{
+		input: m.tokens.WithLabelValues(label, "input"), output: m.tokens.WithLabelValues(label, "output"),
+		avoidedInput: m.avoided.WithLabelValues(label, "input"), avoidedOutput: m.avoided.WithLabelValues(label, "output"),
+		over: m.flagged.WithLabelValues(label, "over"), near: m.flagged.WithLabelValues(label, "near"),
+	}
+	for outcome := range s.calls {
+		s.calls[outcome] = m.calls.WithLabelValues(label, ledger.Outcome(outcome).String())
+	}
+	if label == step {
+		m.hot.Store(step, s)
+	}
+	return s
+}
+
 // count adds a finished call.
 func (m *metrics) count(c *ledger.Call) {
-	key := callSeries{c.Step, c.Outcome}
-	series, ok := m.hot.Load(key)
-	if !ok {
-		counter := m.calls.WithLabelValues(m.stepLabel(c.Step), c.Outcome.String())
-		if m.stepLabel(c.Step) == c.Step {
-			m.hot.Store(key, counter)
-		}
-		series = counter
-	}
-	series.(prometheus.Counter).Inc()
-	if c.AvoidedInput+c.AvoidedOutput > 0 {
-		step := m.stepLabel(c.Step)
-		m.avoided.WithLabelValues(step, "input").Add(float64(c.AvoidedInput))
-		m.avoided.WithLabelValues(step, "output").Add(float64(c.AvoidedOutput))
-	}
+	s := m.of(c.Step)
+	s.calls[c.Outcome].Inc()
+	s.avoidedInput.Add(float64(c.AvoidedInput))
+	s.avoidedOutput.Add(float64(c.AvoidedOutput))
 	if u := c.Usage; u != nil {
-		step := m.stepLabel(c.Step)
-		m.tokens.WithLabelValues(step, "input").Add(float64(u.Input))
-		m.tokens.WithLabelValues(step, "output").Add(float64(u.Output))
+		s.input.Add(float64(u.Input))
+		s.output.Add(float64(u.Output))
 	}
 	switch {
 	case c.Flags&ledger.OverBudget != 0:
-		m.flagged.WithLabelValues(m.stepLabel(c.Step), "over").Inc()
+		s.over.Inc()
 	case c.Flags&ledger.NearBudget != 0:
-		m.flagged.WithLabelValues(m.stepLabel(c.Step), "near").Inc()
+		s.near.Inc()
 	}
 }
 

@@ -312,7 +312,7 @@ func (c *call) closePassthrough(used *ledger.Usage, status int, err error) {
 	}
 	if err := s.Store.Update(context.WithoutCancel(c.r.Context()), write); err != nil {
 		s.metrics.storeErrors.WithLabelValues("finish").Inc()
-		s.Log.Error("a call cannot be written down yet; trying again", "call", callName(row.ID), "err", err)
+		s.Log.Error("a call cannot be written down yet; trying again", "call", ledger.Name(row.ID), "err", err)
 		s.backlog.repeat(write)
 	}
 	s.metrics.count(&row)

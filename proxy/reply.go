@@ -317,7 +317,7 @@ var (
 
 // describe sets our own response headers: what became of the call.
 func (c *call) describe(h http.Header) {
-	h["X-LLMProxy-Call"] = []string{callName(c.row.ID)}
+	h["X-LLMProxy-Call"] = []string{ledger.Name(c.row.ID)}
 	if c.row.Step != "" {
 		h["X-LLMProxy-Step"] = []string{headerSafe(c.row.Step)}
 	}

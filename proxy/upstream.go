@@ -34,6 +34,7 @@ type Upstream struct {
 	Total             time.Duration // longest call
 	Transport         http.RoundTripper
 
+	every bool // serves any model
 	globs []*regexp.Regexp
 }
 
@@ -69,7 +70,7 @@ func NewTransport(connect time.Duration) *http.Transport {
 }
 
 func (u *Upstream) prepare() {
-	u.globs = nil
+	u.globs, u.every = nil, slices.Contains(u.Models, "*")
 	for _, glob := range u.Models {
 		parts := strings.Split(glob, "*")
 		for i := range parts {
@@ -80,7 +81,7 @@ func (u *Upstream) prepare() {
 }
 
 func (u *Upstream) serves(model string) bool {
-	return slices.ContainsFunc(u.globs, func(g *regexp.Regexp) bool { return g.MatchString(model) })
+	return u.every || slices.ContainsFunc(u.globs, func(g *regexp.Regexp) bool { return g.MatchString(model) })
 }
 
 // url joins the base with an escaped path below /v1. A bare host gets /v1, as

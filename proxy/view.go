@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"encoding/json"
+	"strconv"
 	"strings"
 
 	"llmproxy/cache"
@@ -87,7 +88,10 @@ func countMember(doc *cache.Document, name string, limit int64) (n int64, ok boo
 	if !ok || isNull(raw) {
 		return 0, false, nil
 	}
-	if json.Unmarshal(raw, &n) != nil || n < 0 || n > limit {
+	if n, err = strconv.ParseInt(string(raw), 10, 64); err != nil { // 1e3 is a number too
+		err = json.Unmarshal(raw, &n)
+	}
+	if err != nil || n < 0 || n > limit {
 		return 0, false, missing(name, "it must be a whole number from 0 to "+commas(limit))
 	}
 	return n, true, nil

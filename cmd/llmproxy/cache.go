@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"llmproxy/cache"
+	"llmproxy/ledger"
 	"llmproxy/store"
 )
 
@@ -174,7 +174,7 @@ func newAnswerJSON(a cache.Summary) answerJSON {
 	at := func(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
 	out := answerJSON{
 		Key: a.Key.String(), Tenant: a.Tenant, Step: a.Step, Model: a.Model, Form: "json",
-		Call: "call_" + strconv.FormatInt(a.Call, 36), Explicit: a.Explicit, // as X-LLMProxy-Call writes it
+		Call: ledger.Name(a.Call), Explicit: a.Explicit,
 		StoredAt: at(a.CreatedAt), ExpiresAt: at(a.ExpiresAt), ServedAt: at(a.ServedAt),
 		CountedInput: a.Input, StoredBytes: a.StoredBytes, ResponseBytes: a.ResponseBytes,
 	}
