@@ -29,7 +29,7 @@ func readAgain(h http.Header) (a again, err error) {
 			case "no-store":
 				a.noStore = true
 			case "no-cache":
-				a.refresh = true
+				a.refresh = !isEventSource(h)
 			case "only-if-cached":
 				a.onlyIfCached = true
 			case "max-age":
@@ -43,6 +43,11 @@ func readAgain(h http.Header) (a again, err error) {
 	}
 	return a, nil
 }
+
+// isEventSource tells a request that says no-cache as every reader of event
+// streams does, by that protocol's rules, and means nothing by it: go-openai
+// sends both headers with each streamed call.
+func isEventSource(h http.Header) bool { return h.Get("Accept") == "text/event-stream" }
 
 // fresh tells whether a stored answer is not wanted.
 func (a again) fresh() bool { return a.refresh || a.reject != "" || a.noStore }

@@ -175,13 +175,13 @@ func (x *exchange) readStream(a *answer, body io.Reader) {
 			x.server.metrics.firstByte.Observe(a.first.Sub(x.begun).Seconds())
 			x.rec.Start(a.head)
 		}
-		x.rec.Append(event)
 		if ok && len(data) > 0 {
 			if err := a.completion.add(data); err != nil {
-				x.streamFault(a, err)
+				x.streamFault(a, event, err)
 				return
 			}
 		}
+		x.rec.Append(event)
 		x.server.failpoint("streaming")
 	}
 }
@@ -207,17 +207,19 @@ func (x *exchange) endWithoutDone(a *answer) {
 }
 
 // streamFault ends a stream that carries an error or something unreadable. An
-// error object has been passed on as it came; it is the end of the answer.
-func (x *exchange) streamFault(a *answer, err error) {
+// error object is passed on as it came; it is the end of the answer, and held
+// like any end, so that who retries on it does not join what has failed.
+func (x *exchange) streamFault(a *answer, event []byte, err error) {
 	var inBand *chunkError
 	if errors.As(err, &inBand) {
-		a.err = &passedOn{err}
+		a.err, a.terminal = &passedOn{err}, event
 		return
 	}
+	x.rec.Append(event)
 	a.err = upstreamError(http.StatusBadGateway, "upstream_invalid", "The upstream's stream carries an event that is no chat chunk (%v); send the call again", err)
 }
 
-// passedOn is an upstream's own error that readers have seen already.
+// passedOn is an upstream's own error that readers see as it came.
 type passedOn struct{ err error }
 
 func (e *passedOn) Error() string { return e.err.Error() }

@@ -236,7 +236,7 @@ func (x *exchange) release(a *answer, origin cache.Origin, kept bool) {
 		}
 	}
 	switch {
-	case a.err != nil:
+	case a.err != nil && a.terminal == nil:
 		x.rec.Complete(origin)
 	case a.head.Form == cache.JSON:
 		x.rec.Start(a.head)
