@@ -21,6 +21,9 @@ var ErrDamaged = errors.New("stored answer is damaged")
 const (
 	codecPlain = 0
 	codecZstd  = 1
+	// worthPacking is the size in bytes below which compressing saves less of a
+	// page than it costs.
+	worthPacking = 1024
 	// maxDecoded bounds what a damaged row can make the decoder allocate.
 	maxDecoded = 1 << 30
 )
@@ -67,8 +70,10 @@ func Pack(events [][]byte) Packed {
 		raw = append(raw, e...)
 	}
 	p := Packed{codec: codecPlain, rawSize: int64(len(raw)), crc: int64(crc32.Checksum(raw, castagnoli)), bytes: raw}
-	if packed := encoder.EncodeAll(raw, nil); len(packed) < len(raw) {
-		p.codec, p.bytes = codecZstd, packed
+	if len(raw) >= worthPacking {
+		if packed := encoder.EncodeAll(raw, nil); len(packed) < len(raw) {
+			p.codec, p.bytes = codecZstd, packed
+		}
 	}
 	return p
 }

@@ -115,7 +115,7 @@ func TestADamagedEntryIsToldApart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := storetest.New(t)
-			put(t, s, entryOf(keyOf(1), 1, time.Hour, bytes.Repeat([]byte("text "), 100)))
+			put(t, s, entryOf(keyOf(1), 1, time.Hour, bytes.Repeat([]byte("text "), 1000)))
 			if err := s.Update(t.Context(), func(tx *store.Tx) error { _, err := tx.Exec(sql); return err }); err != nil {
 				t.Fatal(err)
 			}

@@ -10,9 +10,10 @@ import (
 )
 
 const (
-	chunkGap    = 5 * time.Millisecond // between the chunks of a paced stream
-	paceChunks  = 20                   // content chunks of a paced stream
-	burstChunks = 32                   // content chunks of a stream that comes at once
+	firstWait   = 20 * time.Millisecond // before the first chunk of a paced stream; real models take longer
+	chunkGap    = 5 * time.Millisecond  // between the chunks of a paced stream
+	paceChunks  = 20                    // content chunks of a paced stream
+	burstChunks = 32                    // content chunks of a stream that comes at once
 )
 
 // chunksOf returns the number of content chunks of a kind of stream.
@@ -66,6 +67,9 @@ func streamAnswer(w http.ResponseWriter, marker string, wantsUsage bool) {
 		if _, err := w.Write(line); err == nil {
 			flush.Flush()
 		}
+	}
+	if marker[0] == kindPaced {
+		time.Sleep(firstWait)
 	}
 	for seq := range chunksOf(marker[0]) {
 		role := ""

@@ -35,7 +35,7 @@ func (b *bench) stream(ctx context.Context) error {
 		if a, viaM, err = b.streamDuel(ctx, pacedClients, paced, server, m); err != nil {
 			return err
 		}
-		of = fmt.Sprintf("%d chunks, %s apart × %d clients", paceChunks, chunkGap, pacedClients)
+		of = fmt.Sprintf("%d chunks, %s apart after %s × %d clients", paceChunks, chunkGap, firstWait, pacedClients)
 		t.ratio(of, firstP50, a, viaM, atMost(1.5))
 		t.ratio(of, firstP99, a, viaM, bound{})
 		for _, delay := range []measure{delayP50, delayP99, delayMax} {
