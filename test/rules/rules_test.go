@@ -151,3 +151,25 @@ func TestNoPackageIsNamedAfterNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestEveryDependencyIsExplained holds ARCHITECTURE.md to go.mod.
+func TestEveryDependencyIsExplained(t *testing.T) {
+	module, err := os.ReadFile(filepath.Join(root(t), "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(root(t), "ARCHITECTURE.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	direct := regexp.MustCompile(`(?m)^\t(\S+) v\S+$`).FindAllStringSubmatch(string(module), -1)
+	if len(direct) < 10 {
+		t.Fatalf("only %d direct dependencies found in go.mod", len(direct))
+	}
+	for _, m := range direct {
+		parts := strings.Split(regexp.MustCompile(`/v\d+$`).ReplaceAllString(m[1], ""), "/")
+		if name := parts[len(parts)-1]; !strings.Contains(string(text), name+"`") && !strings.Contains(string(text), "`x/"+name+"`") {
+			t.Errorf("%s has no line in ARCHITECTURE.md that says why", m[1])
+		}
+	}
+}
