@@ -299,6 +299,26 @@ func (d *database) write(query string, args ...any) {
 	}
 }
 
+// freeze stops a server, but not while it writes: it would hold everybody up.
+func (d *database) freeze(p *process) {
+	d.t.Helper()
+	db, err := sql.Open("sqlite3", d.path+"?_txlock=immediate&_busy_timeout=5000")
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer db.Close()
+	lock, err := db.Begin()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer lock.Rollback() //nolint:errcheck // nothing was written
+	p.signal(syscall.SIGSTOP)
+	var status syscall.WaitStatus
+	if _, err := syscall.Wait4(p.cmd.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
+		d.t.Fatalf("%s did not stop: %v %v", p.name, status, err)
+	}
+}
+
 // lapse makes the time of an instance pass, as half a minute without a sign of
 // life would.
 func (d *database) lapse(instance string) {

@@ -143,7 +143,7 @@ func TestALateAnswerDoesNotReplaceANewerOne(t *testing.T) {
 		proxytest.JSON(200, proxytest.Completion("second", proxytest.Usage(30, 9))))
 	sleeping := p.a.begin(chat("work"), inStep(hardStep)...)
 	proxytest.Wait(t, gate.Reached(), "the upstream call")
-	p.a.signal(syscall.SIGSTOP)
+	p.db.freeze(p.a)
 	p.db.lapse("a")
 	newer := p.b.ask(chat("work"), inStep(hardStep)...)
 	if newer.cache() != "miss" || !strings.Contains(newer.body, "second") {
@@ -187,12 +187,12 @@ func TestTheFenceOfATakeoverIsTheNewest(t *testing.T) {
 	proxytest.Wait(t, gates[0].Reached(), "the first upstream call")
 	early := p.b.begin(chat("work")) // waits for a's call, and then decides anew
 	p.b.calling(1)
-	p.b.signal(syscall.SIGSTOP)
+	p.db.freeze(p.b)
 	gates[0].Open()
 	failing.wait(t)
 	sleeping := p.a.begin(chat("work"))
 	proxytest.Wait(t, gates[1].Reached(), "the second upstream call")
-	p.a.signal(syscall.SIGSTOP)
+	p.db.freeze(p.a)
 	p.db.lapse("a")
 	p.b.signal(syscall.SIGCONT)
 	newer := early.wait(t)
@@ -216,7 +216,7 @@ func TestAServerThatWasTakenForDeadIsOneAgain(t *testing.T) {
 	p := newPair(t)
 	gate := proxytest.NewGate()
 	p.upstream.Reply(proxytest.Stream(proxytest.Chunks("held", 1)...).Hold(gate), proxytest.Stream(proxytest.Chunks("after", 1)...))
-	p.a.signal(syscall.SIGSTOP)
+	p.db.freeze(p.a)
 	p.db.write(`DELETE FROM instance WHERE name = 'a'`) // as another server does when it buries
 	p.a.signal(syscall.SIGCONT)
 	dying := p.a.begin(chat("work", stream), inStep(hardStep)...)
@@ -245,7 +245,7 @@ func TestAServerThatWasTakenForDeadIsOneAgain(t *testing.T) {
 func TestAnInstanceIsNumberedOnce(t *testing.T) {
 	p := newPair(t)
 	sleeping := p.db.number(`SELECT id FROM instance WHERE name = 'b'`)
-	p.b.signal(syscall.SIGSTOP)
+	p.db.freeze(p.b)
 	p.db.write(`DELETE FROM instance WHERE name = 'b'`) // as another server does when it buries
 	start(t, setup{Database: p.db.path, Instance: "c", Upstream: p.upstream.URL})
 	if fresh := p.db.number(`SELECT id FROM instance WHERE name = 'c'`); fresh == sleeping {
