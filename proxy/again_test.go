@@ -115,6 +115,7 @@ func TestARefusedRefreshDoesNotCount(t *testing.T) {
 	h.post(chat("spend")) // the one call
 	h.wantError(h.post(chat("hi"), "Cache-Control", "no-cache"), 402, "budget_exceeded")
 	h.server.SetPolicy(h.policy)
+	h.settle() // the refused call's row is written
 	h.wantAnswer(h.post(chat("hi"), "Cache-Control", "no-cache"), "miss", 3)
 }
 

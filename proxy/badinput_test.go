@@ -1,8 +1,10 @@
 package proxy
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -149,6 +151,11 @@ func TestABodyIsReadOnlyUpToItsLimit(t *testing.T) {
 				t.Error("SDKs may send it again")
 			}
 		})
+	}
+	announced := h.dial() // and never sent: nobody waits for it
+	fmt.Fprintf(announced, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n{")
+	if r, err := http.ReadResponse(bufio.NewReader(announced), nil); err != nil || r.StatusCode != 413 {
+		t.Errorf("only announced: %v, %v", r, err)
 	}
 	if n := h.upstream.Count(); n != 0 {
 		t.Errorf("%d upstream calls", n)

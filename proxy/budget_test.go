@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -71,16 +72,20 @@ func TestParallelCallsAreAdmittedExactlyAsFarAsTheBudgetGoes(t *testing.T) {
 			usage := proxytest.Usage(int(input), 60)
 			h.upstream.Reply(proxytest.JSON(200, proxytest.Completion("ok", usage)).Hold(gate))
 			answers := make([]response, calls)
+			var answered atomic.Int64
 			var wg sync.WaitGroup
 			for i := range calls {
 				step := "one"
 				if strings.Contains(name, "shared") {
 					step = fmt.Sprint("step ", i)
 				}
-				wg.Go(func() { answers[i] = h.post(body(i), "X-LLMProxy-Step", step) })
+				wg.Go(func() {
+					answers[i] = h.post(body(i), "X-LLMProxy-Step", step)
+					answered.Add(1)
+				})
 			}
-			h.handlers(tt.admit) // the others are refused while these run
 			h.upstream.WaitFor(int(tt.admit))
+			h.eventually("the refusals, while the admitted calls run", func() bool { return answered.Load() == calls-tt.admit })
 			gate.Open()
 			wg.Wait()
 			var admitted int64
