@@ -148,17 +148,30 @@ func (f *Flight) readerless() (stop func()) {
 	}
 	f.left = true
 	if f.abandon {
-		cancel := f.cancel
-		return func() { cancel(ErrAbandoned) }
+		return f.end(ErrAbandoned)
 	}
 	f.detached = fs.detached.PushBack(f)
 	if fs.DetachedLimit != 0 && fs.detached.Len() > max(fs.DetachedLimit, 0) {
 		oldest := fs.detached.Remove(fs.detached.Front()).(*Flight)
 		oldest.detached = nil
-		cancel := oldest.cancel
-		return func() { cancel(ErrTooManyDetached) }
+		return oldest.end(ErrTooManyDetached)
 	}
 	return func() {}
+}
+
+// end takes the flight out, with the lock held, so that nobody joins what is
+// about to end, and returns what ends it.
+func (f *Flight) end(cause error) (stop func()) {
+	f.takeOut()
+	cancel := f.cancel
+	return func() { cancel(cause) }
+}
+
+// takeOut lets the next call for the key decide anew. The lock is held.
+func (f *Flight) takeOut() {
+	if f.flights.byKey[f.Key] == f {
+		delete(f.flights.byKey, f.Key)
+	}
 }
 
 // Unread tells whether at some moment nobody was reading.
@@ -178,9 +191,7 @@ func (f *Flight) Land() {
 		return
 	}
 	f.landed = true
-	if fs.byKey[f.Key] == f {
-		delete(fs.byKey, f.Key)
-	}
+	f.takeOut()
 	if f.detached != nil {
 		fs.detached.Remove(f.detached)
 		f.detached = nil

@@ -185,32 +185,36 @@ func TestAStepMayCancelWhenItsLastClientLeaves(t *testing.T) {
 		counting(p)
 		p.Default.CancelOnDisconnect = true
 	})
-	gate := proxytest.NewGate()
-	h.upstream.Reply(whole.HoldAfter(3, gate), proxytest.JSON(200, proxytest.Completion("anew")))
+	early, late := proxytest.NewGate(), proxytest.NewGate()
+	h.upstream.Reply(whole.HoldAfter(2, early).HoldAfter(3, late), proxytest.JSON(200, proxytest.Completion("anew")))
 	c := h.open(chat("hi", stream))
 	c.event()
 	c.event()
 	second := h.open(chat("hi", stream))
 	second.event()
+	second.event()
 	c.leave()
 	h.handlers(1)
-	third := h.open(chat("hi", stream))
-	if third.event() == "" || third.r.Header.Get("X-LLMProxy-Cache") != "collapsed" {
-		t.Error("the call has ended although a client reads it")
+	early.Open()
+	if got := second.event(); !strings.Contains(got, "theta") {
+		t.Errorf("the call ends although a client reads it: %q", got)
 	}
+	reached, disk := h.holdCommits() // the cancelled call cannot land yet
 	second.leave()
-	third.event()
-	third.event()
-	third.leave()
 	proxytest.Wait(t, h.upstream.Requests()[0].Gone, "the end of the upstream request")
+	proxytest.Wait(t, reached, "the commit")
+	retry := make(chan response, 1)
+	go func() { retry <- h.post(chat("hi")) }()
+	h.inside(1, "(*call).admission")
+	disk()
+	if r := <-retry; r.cache() != "miss" || !strings.Contains(r.body, "anew") {
+		t.Errorf("the retry shares the cancelled call's end: %d %s %s", r.status, r.cache(), r.body)
+	}
 	row := h.rows("")[0]
 	if row.outcome != ledger.Failed || row.flags&ledger.ClientLeft == 0 || row.flags&ledger.UsageEstimated == 0 || row.used[0] != row.input || row.used[1] == 0 {
 		t.Errorf("the row says %+v", row)
 	}
 	h.nothingHeld()
-	if r := h.post(chat("hi")); r.cache() != "miss" || !strings.Contains(r.body, "anew") {
-		t.Errorf("then %d %s %s", r.status, r.cache(), r.body)
-	}
 }
 
 func TestTooManyDetachedCallsCancelTheOldest(t *testing.T) {
