@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"mime"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -273,6 +274,10 @@ func (x *exchange) cause() error {
 
 // plainCause is the innermost words of a network error, without our addresses.
 func plainCause(err error) string {
+	var lookup *net.DNSError
+	if errors.As(err, &lookup) {
+		return "looking up " + lookup.Name + ": " + lookup.Err
+	}
 	for {
 		inner := errors.Unwrap(err)
 		if inner == nil {
