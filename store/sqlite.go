@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"net/url"
@@ -47,8 +48,8 @@ func Open(ctx context.Context, dsn string, opts Options) (*Store, error) {
 	s := &Store{
 		path: path, opts: opts,
 		jobs: make(chan *job, queueLength), done: make(chan struct{}), stop: make(chan struct{}),
-		writeStmts: map[string]*sql.Stmt{},
-		names:      otter.Must(&otter.Options[nameKey, int64]{MaximumSize: namesCached}),
+		writeStmts: map[string]*sql.Stmt{}, execStmts: map[string]driver.StmtExecContext{},
+		names: otter.Must(&otter.Options[nameKey, int64]{MaximumSize: namesCached}),
 	}
 	if err := s.connect(ctx); err != nil {
 		return nil, fmt.Errorf("database %s: %w", dsn, explain(err))

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 )
@@ -15,6 +16,8 @@ type Tx struct {
 
 	ctx    context.Context
 	stmt   func(query string) (*sql.Stmt, error)
+	exec   func(query string, args []driver.NamedValue) (driver.Result, error) // nil when reading
+	args   *[]driver.NamedValue                                                // reused from statement to statement
 	store  *Store
 	learnt map[nameKey]int64 // names first seen in this batch; nil when reading
 	err    error             // the first database error: later statements must not run outside the transaction it may have ended
@@ -24,11 +27,21 @@ type nameKey struct{ table, name string }
 
 // Exec runs a statement that returns no rows and tells how many it changed.
 func (tx *Tx) Exec(query string, args ...any) (changed int64, err error) {
-	stmt, err := tx.prepare(query)
-	if err != nil {
-		return 0, err
+	if tx.err != nil {
+		return 0, tx.err
 	}
-	result, err := stmt.ExecContext(tx.ctx, args...)
+	if tx.exec == nil {
+		return 0, fmt.Errorf("writing in a read transaction: %.60q", query)
+	}
+	*tx.args = (*tx.args)[:0]
+	for i, arg := range args {
+		value, err := driver.DefaultParameterConverter.ConvertValue(arg)
+		if err != nil {
+			return 0, tx.fail(query, err)
+		}
+		*tx.args = append(*tx.args, driver.NamedValue{Ordinal: i + 1, Value: value})
+	}
+	result, err := tx.exec(query, *tx.args)
 	if err != nil {
 		return 0, tx.fail(query, err)
 	}
