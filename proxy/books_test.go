@@ -132,6 +132,12 @@ func TestWithoutTheStoreCallsAreServedAndShared(t *testing.T) {
 	if ready := h.get("/readyz"); ready.status != 503 || !strings.Contains(ready.body, "disk full") {
 		t.Errorf("/readyz: %d %s", ready.status, ready.body)
 	}
+	h.handlers(0)
+	for range 2 {
+		if h.server.backlog.flush() {
+			t.Error("the backlog was written by a store that fails")
+		}
+	}
 	h.commits.set(nil)
 	if got := h.outcomes(); got[ledger.Miss] != 1 || got[ledger.Collapsed] != 4 || got[ledger.Hit] != 1 {
 		t.Errorf("after the recovery the ledger has %v", got)
@@ -213,6 +219,9 @@ func TestAnAnswerIsGivenAlthoughItCannotBeWrittenDownYet(t *testing.T) {
 					t.Errorf("then %s %s", again.cache(), again.body)
 				}
 				h.handlers(0)
+				if h.server.backlog.flush() {
+					t.Error("the backlog was written by a store that fails")
+				}
 				h.commits.set(nil)
 				h.nothingHeld()
 				if got := h.outcomes(); got[ledger.Miss] != 1 || got[ledger.Hit] != 1 || h.stored() != 1 {

@@ -45,8 +45,10 @@ func inputOf(t *testing.T, body string) int64 {
 // once.
 func TestParallelCallsAreAdmittedExactlyAsFarAsTheBudgetGoes(t *testing.T) {
 	const calls = 20
-	body := func(i int) string { return chat(strings.Repeat("word ", 290)+fmt.Sprint(100+i), `,"max_tokens":100`) }
-	input := inputOf(t, body(0))
+	body := func(i int, n string) string {
+		return chat(strings.Repeat("word ", 290)+fmt.Sprint(100+i), `,"max_tokens":100,"n":`+n)
+	}
+	input := inputOf(t, body(0, "1"))
 	for name, tt := range map[string]struct {
 		rule  budget.Rule
 		admit int64
@@ -55,6 +57,7 @@ func TestParallelCallsAreAdmittedExactlyAsFarAsTheBudgetGoes(t *testing.T) {
 		"input, one too few":    {budgetOf("input_tokens", 3*input-1), 2},
 		"input, as reported":    {budgetOf("input_tokens", 1000), 1000 / input},
 		"output, as it may go":  {budgetOf("output_tokens", 450), 4},
+		"output, three choices": {budgetOf("output_tokens", 650), 2},
 		"tokens":                {budgetOf("tokens", 5*(input+100)), 5},
 		"calls":                 {budgetOf("calls", 7), 7},
 		"input, shared by all":  {budgetOf("input_tokens", 4*input), 4},
@@ -75,12 +78,15 @@ func TestParallelCallsAreAdmittedExactlyAsFarAsTheBudgetGoes(t *testing.T) {
 			var answered atomic.Int64
 			var wg sync.WaitGroup
 			for i := range calls {
-				step := "one"
+				step, n := "one", "1"
 				if strings.Contains(name, "shared") {
 					step = fmt.Sprint("step ", i)
 				}
+				if strings.Contains(name, "three") {
+					n = "3"
+				}
 				wg.Go(func() {
-					answers[i] = h.post(body(i), "X-LLMProxy-Step", step)
+					answers[i] = h.post(body(i, n), "X-LLMProxy-Step", step)
 					answered.Add(1)
 				})
 			}
