@@ -225,9 +225,6 @@ func TestAQuickRepeatRejectsADeliveredAnswer(t *testing.T) {
 	replies := numbered(9)
 	h.upstream.Reply(append([]proxytest.Reply{replies[0].Hold(gate)}, replies[1:]...)...)
 	step := []string{"X-LLMProxy-Step", "parse"}
-	leave, gone := h.leaving(chat("hi"))
-	leave()
-	<-gone
 	first := make(chan response, 1)
 	go func() { first <- h.post(chat("hi"), step...) }()
 	proxytest.Wait(t, gate.Reached(), "the upstream call")
