@@ -123,18 +123,6 @@ func (k Key) String() string { return hex.EncodeToString(k[:]) }
 // Short returns the first 8 bytes of the key, big-endian. It may be negative.
 func (k Key) Short() int64 { return int64(binary.BigEndian.Uint64(k[:])) }
 
-// ParseKey reads what String writes, in either case.
-func ParseKey(s string) (Key, error) {
-	first, last, err := KeyRange(s)
-	if err == nil && first != last {
-		err = fmt.Errorf("key %q has %d hexadecimal digits: a whole key has %d", s, len(s), hex.EncodedLen(len(first)))
-	}
-	if err != nil {
-		return Key{}, err
-	}
-	return first, nil
-}
-
 // KeyRange returns the first and the last of the keys whose String begins with
 // prefix, hexadecimal digits in either case.
 func KeyRange(prefix string) (first, last Key, err error) {

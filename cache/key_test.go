@@ -326,13 +326,13 @@ func TestKeyText(t *testing.T) {
 		t.Errorf("Short: %#x", key.Short())
 	}
 	for _, s := range []string{text, strings.ToUpper(text)} {
-		if parsed, err := ParseKey(s); err != nil || parsed != key {
-			t.Errorf("ParseKey(%q) = %v, %v", s, parsed, err)
+		if first, last, err := KeyRange(s); err != nil || first != key || last != key {
+			t.Errorf("KeyRange(%q) = %v, %v, %v", s, first, last, err)
 		}
 	}
-	for _, s := range []string{"", text[1:], text + "0", "x" + text[1:], text[:63] + "é"} {
-		if parsed, err := ParseKey(s); err == nil {
-			t.Errorf("ParseKey(%q) = %v", s, parsed)
+	for _, s := range []string{text + "0", "x" + text[1:], text[:63] + "é"} {
+		if first, _, err := KeyRange(s); err == nil {
+			t.Errorf("KeyRange(%q) = %v", s, first)
 		}
 	}
 	for prefix, want := range map[string][2]string{

@@ -40,7 +40,7 @@ func (x *exchange) finish(a *answer) {
 	x.failpoint("finished")
 	s.backlog.paid(x.row, id)
 	if whyNot != "" {
-		s.metrics.unstored.WithLabelValues(whyNot).Inc()
+		s.metrics.unstored.WithLabelValues(unstoredLabel(whyNot)).Inc()
 	}
 	s.metrics.count(x.row)
 	origin := cache.Origin{Call: x.row.ID, Input: x.row.Input, Usage: (*cache.Usage)(x.row.Usage)}

@@ -3,6 +3,7 @@ package proxy
 import (
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -144,6 +145,19 @@ func (m *metrics) count(c *ledger.Call) {
 	case c.Flags&ledger.NearBudget != 0:
 		s.near.Inc()
 	}
+}
+
+// unstoredLabel bounds the series that upstreams can make by their wording.
+func unstoredLabel(reason string) string {
+	switch {
+	case reason == "finish reason length", reason == "finish reason content_filter":
+		return reason
+	case strings.HasPrefix(reason, "finish reason "):
+		return "finish reason other"
+	case strings.HasPrefix(reason, "choices missing"):
+		return "choices missing"
+	}
+	return reason
 }
 
 func (m *metrics) exchange(upstream string, status int, took time.Duration) {
