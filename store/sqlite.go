@@ -155,7 +155,7 @@ func initialise(ctx context.Context, conn *sql.Conn) error {
 			return err
 		}
 	}
-	_, err := conn.ExecContext(ctx, `PRAGMA journal_mode=WAL; PRAGMA wal_autocheckpoint=4000; PRAGMA journal_size_limit=67108864`)
+	_, err := conn.ExecContext(ctx, `PRAGMA journal_mode=WAL; PRAGMA wal_autocheckpoint=4000; PRAGMA journal_size_limit=67108864; PRAGMA temp_store=MEMORY`)
 	return err
 }
 
