@@ -3,43 +3,23 @@ package report
 import (
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 )
 
-const (
-	tableWidth = 100
-	nameWidth  = 28 // longest name shown whole
-	barWidth   = 12
-	gap        = "  "
-)
-
-// column is one figure of a row for people.
-type column struct {
-	head  string
-	group int // columns of a group stay together
-	left  bool
-	text  func(*Row) string
-	zero  func(*Row) bool // tells whether the column says nothing about the row; nil: never
-}
+const barWidth = 12
 
 // columns are the columns worth showing: the names, cut to a width, and those
 // figures that are not zero everywhere.
-func (r *Report) columns(longest int) []column {
+func (r *Report) columns(longest int) []column[Row] {
 	all := r.nameColumns(longest)
 	all = append(all, r.shareColumn())
 	all = append(all, r.tokenColumns()...)
 	all = append(all, r.callColumns()...)
-	return slices.DeleteFunc(all, func(c column) bool {
-		if c.zero == nil || !c.zero(&r.Total) {
-			return false
-		}
-		return !slices.ContainsFunc(r.Rows, func(row Row) bool { return !c.zero(&row) })
-	})
+	return telling(all, r.Rows, &r.Total)
 }
 
-func (r *Report) nameColumns(longest int) []column {
+func (r *Report) nameColumns(longest int) []column[Row] {
 	none := map[Dimension]string{ByRun: "(no run)", ByKey: "(no key)"}[r.By]
 	if none == "" {
 		none = "(none)"
@@ -50,7 +30,7 @@ func (r *Report) nameColumns(longest int) []column {
 		}
 		return shorten(visible(name), longest)
 	}
-	columns := []column{{head: strings.ToUpper(string(r.By)), left: true, text: func(row *Row) string {
+	columns := []column[Row]{{head: strings.ToUpper(string(r.By)), left: true, text: func(row *Row) string {
 		if row == &r.Total {
 			return "TOTAL"
 		}
@@ -58,19 +38,19 @@ func (r *Report) nameColumns(longest int) []column {
 	}}}
 	if r.By == ByKey {
 		columns = append(columns,
-			column{head: "USED BY", left: true, text: func(row *Row) string { return named(row.Step, "") }})
+			column[Row]{head: "USED BY", left: true, text: func(row *Row) string { return named(row.Step, "") }})
 	}
 	return columns
 }
 
 // shareColumn shows the row's part of all input, the bar in relation to the
 // largest row, so that the biggest eater is seen before any number is read.
-func (r *Report) shareColumn() column {
+func (r *Report) shareColumn() column[Row] {
 	largest := int64(0)
 	for i := range r.Rows {
 		largest = max(largest, r.Rows[i].Input)
 	}
-	return column{
+	return column[Row]{
 		head: "SHARE OF INPUT", left: true,
 		text: func(row *Row) string {
 			percent := fmt.Sprintf("%4s", percentage(ratio(row.Input, r.Total.Input)))
@@ -84,7 +64,7 @@ func (r *Report) shareColumn() column {
 }
 
 // tokenColumns tell what was sent and received.
-func (r *Report) tokenColumns() []column {
+func (r *Report) tokenColumns() []column[Row] {
 	money := moneyFormat(max(r.Total.Cost, r.Total.AvoidedCost))
 	cost := func(row *Row) string {
 		switch {
@@ -109,7 +89,7 @@ func (r *Report) tokenColumns() []column {
 		}
 		return fmt.Sprintf("%+.1f%%", row.Drift()*100)
 	}
-	return []column{
+	return []column[Row]{
 		count("INPUT", func(r *Row) int64 { return r.Input }),
 		count("OUTPUT", func(r *Row) int64 { return r.Output }),
 		{head: "COST", text: cost, zero: func(r *Row) bool { return r.Upstream == 0 }},
@@ -121,7 +101,7 @@ func (r *Report) tokenColumns() []column {
 }
 
 // callColumns tell what became of the calls.
-func (r *Report) callColumns() []column {
+func (r *Report) callColumns() []column[Row] {
 	money := moneyFormat(max(r.Total.Cost, r.Total.AvoidedCost))
 	saved := func(row *Row) string {
 		if row.AvoidedCost == 0 { // free or unpriced: the ledger does not tell
@@ -138,7 +118,7 @@ func (r *Report) callColumns() []column {
 		}
 	}
 	unmeasured := func(r *Row) bool { return r.Latencies == 0 }
-	return []column{
+	return []column[Row]{
 		count("CALLS", func(r *Row) int64 { return r.Calls }).in(2),
 		count("UPSTREAM", func(r *Row) int64 { return r.Upstream }).in(2),
 		count("HITS", func(r *Row) int64 { return r.Hits }).in(2),
@@ -154,26 +134,15 @@ func (r *Report) callColumns() []column {
 	}
 }
 
-func count(head string, of func(*Row) int64) column {
-	return column{head: head,
-		text: func(r *Row) string { return grouped(of(r)) },
-		zero: func(r *Row) bool { return of(r) == 0 }}
-}
-
-func (c column) in(group int) column { c.group = group; return c }
+// rows are the rows that people are shown: with the total, where it says more
+// than the one row does.
+func (r *Report) rows() []*Row { return withTotal(r.Rows, &r.Total, r.Omitted) }
 
 func (r *Report) writeTable(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n%s\n", r.summary(), r.scope())
 	if len(r.Rows) > 0 {
-		rows := make([]*Row, 0, len(r.Rows)+1)
-		for i := range r.Rows {
-			rows = append(rows, &r.Rows[i])
-		}
-		if len(r.Rows) > 1 || r.Omitted > 0 {
-			rows = append(rows, &r.Total)
-		}
-		r.writeBlocks(&b, rows)
+		writeBlocks(&b, r.columns(nameWidth), len(r.nameColumns(nameWidth)), r.rows())
 	}
 	for i, note := range r.Notes {
 		if i == 0 {
@@ -183,87 +152,6 @@ func (r *Report) writeTable(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-// writeBlocks writes the columns as tables below one another, each with the
-// names, so that none is wider than tableWidth and no figure is left out.
-func (r *Report) writeBlocks(b *strings.Builder, rows []*Row) {
-	columns := r.columns(nameWidth)
-	cells := make([][]string, len(columns)) // column → its head and cells, of one width
-	for i, c := range columns {
-		cells[i] = c.cells(rows)
-	}
-	for _, block := range pack(columns, cells, len(r.nameColumns(nameWidth))) {
-		b.WriteString("\n")
-		for line := range len(rows) + 1 {
-			parts := make([]string, len(block))
-			for i, n := range block {
-				parts[i] = cells[n][line]
-			}
-			b.WriteString(strings.TrimRight(strings.Join(parts, gap), " ") + "\n")
-		}
-	}
-}
-
-// cells writes the column's head and its text for each row, padded to one width.
-func (c column) cells(rows []*Row) []string {
-	cells := make([]string, 0, len(rows)+1)
-	cells = append(cells, c.head)
-	for _, row := range rows {
-		cells = append(cells, c.text(row))
-	}
-	widest := 0
-	for _, cell := range cells {
-		widest = max(widest, textWidth(cell))
-	}
-	for i, cell := range cells {
-		padding := strings.Repeat(" ", widest-textWidth(cell))
-		if c.left {
-			cells[i] = cell + padding
-		} else {
-			cells[i] = padding + cell
-		}
-	}
-	return cells
-}
-
-// pack distributes the columns over blocks, the first names columns into each.
-// A group that does not fit beside what stands in a block begins the next one,
-// and one that fits in no block is wrapped.
-func pack(columns []column, cells [][]string, names int) (blocks [][]int) {
-	size := func(i int) int { return textWidth(cells[i][0]) + len(gap) }
-	var block []int
-	used := 0
-	add := func(i int) {
-		block = append(block, i)
-		used += size(i)
-	}
-	next := func() {
-		if len(block) > names {
-			blocks = append(blocks, block)
-		}
-		block, used = nil, 0
-		for i := range names {
-			add(i)
-		}
-	}
-	next()
-	for i := names; i < len(columns); i++ {
-		if columns[i].group != columns[i-1].group {
-			needed := 0
-			for j := i; j < len(columns) && columns[j].group == columns[i].group; j++ {
-				needed += size(j)
-			}
-			if used+needed > tableWidth+len(gap) {
-				next()
-			}
-		}
-		if used+size(i) > tableWidth+len(gap) {
-			next()
-		}
-		add(i)
-	}
-	return append(blocks, block)
 }
 
 // summary is the report in a sentence or two.
