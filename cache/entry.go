@@ -21,9 +21,9 @@ var ErrDamaged = errors.New("stored answer is damaged")
 const (
 	codecPlain = 0
 	codecZstd  = 1
-	// worthPacking is the size in bytes below which compressing saves less of a
-	// page than it costs.
-	worthPacking = 1024
+	// worthPacking is the size in bytes below which compressing saves less than a
+	// page, and costs as much time as half the transaction that stores it.
+	worthPacking = 4096
 	// maxDecoded bounds what a damaged row can make the decoder allocate.
 	maxDecoded = 1 << 30
 )

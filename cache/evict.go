@@ -56,6 +56,7 @@ const maxInt = 1<<63 - 1
 func (c *Cache) deleteBatch(ctx context.Context, s *store.Store, enough int64, query string, byTime bool) (int, error) {
 	var keys []Key
 	err := s.Update(ctx, func(tx *store.Tx) error {
+		keys = nil
 		args := []any{evictBatch}
 		if byTime {
 			args = []any{tx.Now, tx.Now, evictBatch}

@@ -168,7 +168,7 @@ func TestADamagedAnswerIsAMiss(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, nil)
-			h.upstream.Reply(proxytest.JSON(200, proxytest.Completion(strings.Repeat("answer 1 ", 100))), numbered(2)[1])
+			h.upstream.Reply(proxytest.JSON(200, proxytest.Completion(strings.Repeat("answer 1 ", 1000))), numbered(2)[1])
 			h.post(chat("hi"))
 			h.settle()
 			h.update(func(tx *store.Tx) error { _, err := tx.Exec(damage); return err })

@@ -184,14 +184,22 @@ func jsonBracketEnd(b []byte, i int) int {
 	return len(b)
 }
 
+// jsonStringEnd finds the quote that no odd number of backslashes precedes.
 func jsonStringEnd(b []byte, i int) int {
-	for i++; i < len(b); i++ {
-		switch b[i] {
-		case '\\':
-			i++
-		case '"':
-			return i + 1
+	first := i + 1
+	for next := first; ; {
+		n := bytes.IndexByte(b[next:], '"')
+		if n < 0 {
+			return len(b)
+		}
+		quote := next + n
+		slashes := 0
+		for quote-slashes > first && b[quote-slashes-1] == '\\' {
+			slashes++
+		}
+		next = quote + 1
+		if slashes%2 == 0 {
+			return next
 		}
 	}
-	return len(b)
 }

@@ -5,9 +5,9 @@
 // The model: one writer, many readers.
 //
 //   - [Store.Update] hands a function to the single writer. The writer takes
-//     whatever is queued into one transaction, each function under a savepoint
-//     of its own, commits with full durability, and only then answers every
-//     caller. This is group commit: under load the cost of a commit is shared,
+//     whatever is queued into one transaction, commits with full durability,
+//     and only then answers every caller. A function that fails undoes itself
+//     alone. This is group commit: under load the cost of a commit is shared,
 //     alone it is not delayed, because the writer never lingers.
 //   - [Store.View] reads in a short snapshot from a pool. Readers never block
 //     the writer and are never blocked by it.
@@ -69,6 +69,7 @@ type Store struct {
 
 	writeStmts map[string]*sql.Stmt              // query → statement on conn; writer goroutine only
 	execStmts  map[string]driver.StmtExecContext // the same for statements that return no rows
+	careful    int                               // batches whose jobs are still kept apart; writer goroutine only
 	readStmts  sync.Map                          // query → *sql.Stmt on reader
 	names      *otter.Cache[nameKey, int64]
 }
@@ -85,7 +86,9 @@ type job struct {
 //
 // ctx bounds only the wait for a place in the queue: once taken, fn runs and
 // commits whatever becomes of the caller, so a client that leaves can neither
-// interrupt nor lose a write. fn must not block and must not use the store.
+// interrupt nor lose a write. fn must not block and must not use the store. It
+// may run twice, the first run undone: what it assigns outside, it must assign
+// anew each time.
 func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
 	j := &job{fn: fn, done: make(chan error, 1)}
 	s.mu.RLock()
@@ -206,8 +209,30 @@ func (s *Store) commitBatch(batch []*job) {
 	}
 }
 
-// runBatch returns each job's own error, or the error that undid them all.
+// careful is for how many batches each job has a savepoint of its own, after
+// one has failed among others. Savepoints cost a copy of every page that a job
+// changes, and few jobs fail.
+const careful = 64
+
+// runBatch returns each job's own error, or the error that undid them all. Jobs
+// run together at first; where one of them fails, all are undone and run again,
+// each apart from the others.
 func (s *Store) runBatch(batch []*job) (errs []error, err error) {
+	if s.careful == 0 || len(batch) == 1 {
+		errs, err = s.transact(batch, false)
+		if err != nil || len(batch) == 1 || errors.Join(errs...) == nil {
+			return errs, err
+		}
+		s.careful = careful
+	}
+	s.careful--
+	return s.transact(batch, true)
+}
+
+// transact runs the batch in one transaction, with apart each job under a
+// savepoint. Without, the first job that fails undoes the transaction and is
+// the last to run.
+func (s *Store) transact(batch []*job, apart bool) (errs []error, err error) {
 	if err := s.exec("BEGIN IMMEDIATE"); err != nil {
 		return nil, fmt.Errorf("beginning a write: %w", err)
 	}
@@ -222,14 +247,12 @@ func (s *Store) runBatch(batch []*job) (errs []error, err error) {
 	args := new([]driver.NamedValue)
 	for i, j := range batch {
 		tx := &Tx{ctx: context.Background(), Now: now, stmt: s.writeStmt, exec: s.execArgs, store: s, learnt: learnt, args: args}
-		if len(batch) == 1 { // undone with the whole transaction, so it needs no savepoint
-			if errs[0] = guarded(tx, j.fn); errs[0] != nil {
-				return errs, s.exec("ROLLBACK")
+		if apart {
+			if errs[i], err = tx.savepoint("unit", j.fn); err != nil {
+				return nil, err
 			}
-			break
-		}
-		if errs[i], err = tx.savepoint("unit", j.fn); err != nil {
-			return nil, err
+		} else if errs[i] = guarded(tx, j.fn); errs[i] != nil {
+			return errs, s.exec("ROLLBACK")
 		}
 	}
 	commit := func() error { return s.exec("COMMIT") }
