@@ -16,6 +16,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 )
 
@@ -66,7 +67,12 @@ type Request struct {
 type Estimate struct {
 	Tokens   int    // input tokens, all parts together
 	Basis    Basis  // the worst of the parts' and the model's
+	Raw      int    // Tokens before a learned factor: what Factors.Learn takes
 	Encoding string // name of the encoding, such as "o200k_base"
+
+	// Low and High bound Tokens as the latest bills of the model did, nine of
+	// ten of them. They are 0 where no factor was applied.
+	Low, High int
 
 	// Messages holds the tokens of each element of messages (or of input,
 	// where that is an array of items), its frame included. What is no
@@ -91,7 +97,7 @@ type Part struct {
 func (e *Estimate) Uncounted() []string {
 	var paths []string
 	for _, p := range e.Parts {
-		if p.Basis == Estimated {
+		if p.Basis == Estimated && !strings.HasPrefix(p.Rule, learnedFactor) {
 			paths = append(paths, p.Path)
 		}
 	}
@@ -109,6 +115,9 @@ type Counter struct {
 	// UnknownPart is the charge, in tokens, for a part that cannot be
 	// counted; 0 means DefaultUnknownPart.
 	UnknownPart int
+
+	// Factors, if set, corrects the counts of models that no rule is known for.
+	Factors *Factors
 
 	memory memory
 }
@@ -152,6 +161,12 @@ func (c *Counter) Count(r Request) (Estimate, error) {
 	}
 	if err != nil {
 		return Estimate{}, err
+	}
+	t.est.Raw = t.est.Tokens
+	if c.Factors != nil && m.basis == FallbackEncoding {
+		if f, ok := c.Factors.Of(r.Model); ok {
+			t.correct(f)
+		}
 	}
 	return t.est, nil
 }
