@@ -59,6 +59,13 @@ const (
 	Stored         // the answer was kept
 	UsageOdd       // the upstream's usage was negative or absurd and was clamped
 	Uncounted      // a part of the input was charged by a constant
+
+	// What the request holds beside plain text.
+	WithTools     // definitions of tools
+	WithToolCalls // tool calls or their results in its history
+	WithImages
+	WithAudio
+	WithStructured // asks for an answer by a JSON schema
 )
 
 // Usage is what a call used, in tokens. Cached is part of Input, Reasoning of
@@ -78,6 +85,7 @@ type Call struct {
 	Flags                    int
 	Input                    int64  // tokens counted before the call
 	Basis                    uint8  // how well they are known
+	Correction               int64  // of Input: added by a factor learned from bills, may be negative
 	Resent                   int64  // of Input: sent before by the same step and run
 	Usage                    *Usage // what was used: set for calls that reached an upstream
 	Cost                     *int64 // micro-USD; nil where no price is known

@@ -4,9 +4,9 @@ import "llmproxy/store"
 
 const callColumns = `id, tenant_id, step_id, run_id, model_id, key64, endpoint, outcome, status, attempt, retry, flags,
 	input, basis, resent, up_input, up_cached, up_output, up_reasoning, cost,
-	avoided_input, avoided_output, avoided_cost, first_us, total_us, finish, source`
+	avoided_input, avoided_output, avoided_cost, first_us, total_us, finish, source, correction`
 
-const callParameters = `$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27`
+const callParameters = `$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28`
 
 // A row may be written again after a commit whose answer was lost.
 const insertCall = `INSERT INTO call (` + callColumns + `) VALUES (` + callParameters + `) ON CONFLICT (id) DO NOTHING`
@@ -15,8 +15,8 @@ const insertCall = `INSERT INTO call (` + callColumns + `) VALUES (` + callParam
 // its figures are zero or unknown: each parameter costs.
 const insertFree = `INSERT INTO call (id, tenant_id, step_id, run_id, model_id, key64, endpoint, outcome, status, attempt, retry, flags,
 	input, basis, avoided_input, avoided_output, first_us, total_us, finish, source,
-	resent, up_input, up_cached, up_output, up_reasoning, cost, avoided_cost)
-	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, 0, NULL, NULL, NULL, NULL, NULL, 0)
+	resent, up_input, up_cached, up_output, up_reasoning, cost, avoided_cost, correction)
+	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, 0, NULL, NULL, NULL, NULL, NULL, 0, 0)
 	ON CONFLICT (id) DO NOTHING`
 
 func (c *Call) freeValues(n names) []any {
@@ -48,7 +48,7 @@ func (c *Call) values(n names) []any {
 	return []any{c.ID, n.tenant, n.step, n.run, n.model, c.Key64, int64(c.Endpoint), int64(c.Outcome), int64(c.Status),
 		c.Attempt, int64(c.Retry), int64(c.Flags), c.Input, int64(c.Basis), c.Resent,
 		usage[0], usage[1], usage[2], usage[3], cost,
-		c.AvoidedInput, c.AvoidedOutput, c.AvoidedCost, c.First.Microseconds(), c.Total.Microseconds(), finish, c.Source}
+		c.AvoidedInput, c.AvoidedOutput, c.AvoidedCost, c.First.Microseconds(), c.Total.Microseconds(), finish, c.Source, c.Correction}
 }
 
 // OpenCall writes the row of a call that is about to go upstream.

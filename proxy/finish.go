@@ -22,6 +22,7 @@ func (x *exchange) finish(a *answer) {
 	x.failpoint("answered")
 	entry, whyNot := x.entry(a)
 	x.close(a, entry)
+	s.learn(x.row)
 	begun := time.Now()
 	var id int64
 	err := s.Store.Update(context.WithoutCancel(x.ctx), func(tx *store.Tx) (err error) {

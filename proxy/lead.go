@@ -299,7 +299,8 @@ func (c *call) estimate() (estimate tokens.Estimate, err error) {
 	if err != nil {
 		return estimate, invalidRequest("The request cannot be counted: %v", err)
 	}
-	c.row.Input, c.row.Basis = int64(estimate.Tokens), uint8(estimate.Basis)
+	c.row.Input, c.row.Basis, c.row.Correction = int64(estimate.Tokens), uint8(estimate.Basis), int64(estimate.Tokens-estimate.Raw)
+	c.row.Flags |= shapeFlags(estimate.Shape())
 	if len(estimate.Uncounted()) > 0 {
 		c.row.Flags |= ledger.Uncounted
 	}

@@ -98,6 +98,9 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 	if err := s.recallStore(ctx); err != nil {
 		return nil, fmt.Errorf("reading the database: %w", err)
 	}
+	if err := s.recallFactors(ctx); err != nil {
+		return nil, fmt.Errorf("reading the bills of earlier calls: %w", err)
+	}
 	if err := s.join(ctx); err != nil {
 		return nil, fmt.Errorf("joining the database: %w", err)
 	}

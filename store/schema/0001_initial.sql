@@ -91,7 +91,8 @@ CREATE TABLE call (
   first_us    {int} NOT NULL,             -- to the first byte sent
   total_us    {int} NOT NULL,
   finish      TEXT,                       -- finish reason, or the error's code
-  source      {int} NOT NULL              -- the call whose answer was served, else 0
+  source      {int} NOT NULL,             -- the call whose answer was served, else 0
+  correction  {int} NOT NULL              -- of input: added by a factor learned from bills; 0 where a call cost nothing
 ) {strict};
 -- Of hits (2) and collapsed calls (3) there are many, and nobody looks for one.
 CREATE INDEX call_key ON call (key64) WHERE key64 <> 0 AND outcome NOT IN (2, 3);

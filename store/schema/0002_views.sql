@@ -12,13 +12,15 @@ SELECT c.id,
        printf('%016x', c.key64) AS key, c.status, c.attempt, c.retry,
        c.input,
        CASE c.basis WHEN 0 THEN 'exact' WHEN 1 THEN 'rule' WHEN 2 THEN 'estimate' WHEN 3 THEN 'fallback-encoding' END AS basis,
-       c.resent, c.up_input IS NOT NULL AS upstream, c.up_input, c.up_cached, c.up_output, c.up_reasoning,
+       c.correction, c.resent, c.up_input IS NOT NULL AS upstream, c.up_input, c.up_cached, c.up_output, c.up_reasoning,
        c.cost / 1e6 AS cost_usd, c.avoided_input, c.avoided_output, nullif(c.avoided_cost, 0) / 1e6 AS avoided_usd,
        c.first_us / 1e3 AS first_ms, c.total_us / 1e3 AS total_ms, c.finish,
        c.flags & 1 <> 0 AS streamed, c.flags & 2 <> 0 AS usage_estimated,
        c.flags & 4 <> 0 AS over_budget, c.flags & 8 <> 0 AS near_budget,
        c.flags & 16 <> 0 AS client_left, c.flags & 32 <> 0 AS refreshed, c.flags & 64 <> 0 AS rejected,
        c.flags & 128 <> 0 AS stored, c.flags & 256 <> 0 AS usage_odd, c.flags & 512 <> 0 AS uncounted,
+       c.flags & 1024 <> 0 AS tools, c.flags & 2048 <> 0 AS tool_calls, c.flags & 4096 <> 0 AS images,
+       c.flags & 8192 <> 0 AS audio, c.flags & 16384 <> 0 AS structured,
        c.source
 FROM call c
 LEFT JOIN tenant ON tenant.id = c.tenant_id
