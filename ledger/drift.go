@@ -49,6 +49,15 @@ func (b *Bill) Shape() string {
 	return strings.Join(names, "+")
 }
 
+// BasisName says how well the count was known, as v_calls does.
+func (b *Bill) BasisName() string {
+	names := [...]string{"exact", "rule", "estimate", "fallback-encoding"}
+	if int(b.Basis) < len(names) {
+		return names[b.Basis]
+	}
+	return fmt.Sprintf("basis %d", b.Basis)
+}
+
 // Teaches tells whether a factor can be learned from the bill: all of the
 // input was counted as text.
 func (b *Bill) Teaches() bool { return b.Flags&(WithImages|WithAudio|Uncounted) == 0 }

@@ -47,6 +47,15 @@ const (
 	Embeddings  Endpoint = 4
 )
 
+// String returns the endpoint's path below /v1/, as v_calls does.
+func (e Endpoint) String() string {
+	names := [...]string{"other", "chat/completions", "responses", "completions", "embeddings"}
+	if int(e) < len(names) {
+		return names[e]
+	}
+	return "other"
+}
+
 // Flags of a call, as stored.
 const (
 	Streamed       = 1 << iota

@@ -90,16 +90,8 @@ func (r *Report) writeJSON(w io.Writer) error {
 		Omitted  int            `json:"omitted_rows"`
 		Running  int64          `json:"running_calls"`
 		Notes    []string       `json:"notes"`
-	}{r.By, r.sinceText(), r.Until.Format(time.RFC3339), r.Location.String(), r.Step, r.Tenant,
+	}{r.By, rfc3339(r.Since), r.Until.Format(time.RFC3339), r.Location.String(), r.Step, r.Tenant,
 		jsonRows(append(r.labels(), fields()...), r.Rows), jsonRow[Row]{fields(), &r.Total}, r.Omitted, r.Running, r.Notes})
-}
-
-func (r *Report) sinceText() *string {
-	if r.Since.IsZero() {
-		return nil
-	}
-	text := r.Since.Format(time.RFC3339)
-	return &text
 }
 
 func (r *Report) writeCSV(w io.Writer) error {
@@ -109,14 +101,9 @@ func (r *Report) writeCSV(w io.Writer) error {
 // writeMarkdown writes the summary, one table of all columns that are not
 // empty, and the notes.
 func (r *Report) writeMarkdown(w io.Writer) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n\n%s\n", escapeMarkdown(r.summary()), escapeMarkdown(r.scope()))
-	if len(r.Rows) > 0 {
-		markdownTable(&b, r.columns(math.MaxInt), r.rows())
-	}
-	for _, note := range r.Notes {
-		fmt.Fprintf(&b, "\n%s\n", escapeMarkdown(note))
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return writeMarkdown(w, []string{r.summary(), r.scope()}, func(b *strings.Builder) {
+		if len(r.Rows) > 0 {
+			markdownTable(b, r.columns(math.MaxInt), r.rows())
+		}
+	}, r.Notes)
 }

@@ -136,6 +136,33 @@ func pack[R any](columns []column[R], cells [][]string, names int) (blocks [][]i
 	return append(blocks, block)
 }
 
+// writeText writes sentences, a table and notes for people.
+func writeText(w io.Writer, lines []string, table func(*strings.Builder), notes []string) error {
+	var b strings.Builder
+	b.WriteString(strings.Join(lines, "\n") + "\n")
+	table(&b)
+	for i, note := range notes {
+		if i == 0 {
+			b.WriteString("\n")
+		}
+		b.WriteString(note + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// writeMarkdown is writeText in paragraphs of Markdown.
+func writeMarkdown(w io.Writer, lines []string, table func(*strings.Builder), notes []string) error {
+	var b strings.Builder
+	b.WriteString(escapeMarkdown(strings.Join(lines, "\n\n")) + "\n")
+	table(&b)
+	for _, note := range notes {
+		b.WriteString("\n" + escapeMarkdown(note) + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
 // markdownTable writes the columns as one table.
 func markdownTable[R any](b *strings.Builder, columns []column[R], rows []*R) {
 	heads, rules := make([]string, len(columns)), make([]string, len(columns))
@@ -172,6 +199,11 @@ type field[R any] struct {
 
 func figure[R any](name string, of func(*R) int64) field[R] {
 	return field[R]{name, func(r *R) any { return of(r) }}
+}
+
+// nameField names the rows.
+func nameField[R any](of func(*R) string) []field[R] {
+	return []field[R]{{"name", func(r *R) any { return of(r) }}}
 }
 
 func known[T any](value T, is bool) any {
@@ -247,6 +279,8 @@ func csvCell(value any) string {
 		return ""
 	case string:
 		return inertCell(visible(v))
+	case float64:
+		return strconv.FormatFloat(v, 'f', -1, 64)
 	}
 	return fmt.Sprint(value)
 }

@@ -139,19 +139,11 @@ func (r *Report) callColumns() []column[Row] {
 func (r *Report) rows() []*Row { return withTotal(r.Rows, &r.Total, r.Omitted) }
 
 func (r *Report) writeTable(w io.Writer) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n%s\n", r.summary(), r.scope())
-	if len(r.Rows) > 0 {
-		writeBlocks(&b, r.columns(nameWidth), len(r.nameColumns(nameWidth)), r.rows())
-	}
-	for i, note := range r.Notes {
-		if i == 0 {
-			b.WriteString("\n")
+	return writeText(w, []string{r.summary(), r.scope()}, func(b *strings.Builder) {
+		if len(r.Rows) > 0 {
+			writeBlocks(b, r.columns(nameWidth), len(r.nameColumns(nameWidth)), r.rows())
 		}
-		b.WriteString(note + "\n")
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	}, r.Notes)
 }
 
 // summary is the report in a sentence or two.
@@ -194,17 +186,21 @@ const clock = "2006-01-02 15:04:05"
 
 // scope says what the figures are of.
 func (r *Report) scope() string {
+	return fmt.Sprintf("By %s, %s.", r.By, rangeText(r.Since, r.Until, r.Step, r.Tenant))
+}
+
+// rangeText says of what time, step and tenant figures are.
+func rangeText(since, until time.Time, step, tenant string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "By %s, ", r.By)
-	if !r.Since.IsZero() {
-		fmt.Fprintf(&b, "from %s ", r.Since.Format(clock))
+	if !since.IsZero() {
+		fmt.Fprintf(&b, "from %s ", since.Format(clock))
 	}
-	fmt.Fprintf(&b, "to %s (%s)", r.Until.Format(clock), r.Location)
-	if r.Step != "" {
-		fmt.Fprintf(&b, ", step %s", visible(r.Step))
+	fmt.Fprintf(&b, "to %s (%s)", until.Format(clock), until.Location())
+	if step != "" {
+		fmt.Fprintf(&b, ", step %s", visible(step))
 	}
-	if r.Tenant != "" {
-		fmt.Fprintf(&b, ", tenant %s", visible(r.Tenant))
+	if tenant != "" {
+		fmt.Fprintf(&b, ", tenant %s", visible(tenant))
 	}
-	return b.String() + "."
+	return b.String()
 }

@@ -49,6 +49,25 @@ func pick(n int64, one, many string) string {
 	return many
 }
 
+// signed writes a difference, whole from ten up.
+func signed(n float64) string {
+	sign := "+"
+	if n < 0 {
+		sign = "-"
+	}
+	size := math.Abs(n)
+	if size == 0 {
+		return "0"
+	}
+	if size >= 9.95 || size == math.Trunc(size) {
+		return sign + grouped(int64(math.Round(size)))
+	}
+	return fmt.Sprintf("%s%.1f", sign, size)
+}
+
+// rounded is a figure to four decimals, for programs.
+func rounded(n float64) float64 { return math.Round(n*1e4) / 1e4 }
+
 // percentage writes a share in whole percent, without hiding a small one.
 func percentage(share float64) string {
 	if share > 0 && share < 0.005 {
