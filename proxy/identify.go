@@ -45,26 +45,19 @@ func (c *call) identify(rt route) error {
 	} else {
 		c.row.Tenant = c.server.anonymousTenant(secret)
 	}
-	fromContext := parseContext(h.Get(headerContext))
 	fallback := ""
 	if c.credential != nil {
 		fallback = c.credential.Step
 	}
-	c.row.Step = firstOf(h.Get(headerStep), fromContext["step"], rt.step, fallback)
-	c.row.Run = firstOf(h.Get(headerRun), fromContext["run"], rt.run)
+	c.row.Step, c.row.Run = namesOf(h, rt, fallback)
 	return nil
 }
 
 // settleNames takes what the body's metadata names, where nothing before it
 // did, and checks the result.
 func (c *call) settleNames(step, run string) (err error) {
-	if c.row.Step, err = checkName("step", firstOf(c.row.Step, step, defaultStep)); err != nil {
+	if c.row.Step, c.row.Run, err = checkNames(firstOf(c.row.Step, step), firstOf(c.row.Run, run)); err != nil {
 		return err
-	}
-	if c.row.Run = firstOf(c.row.Run, run); c.row.Run != "" {
-		if c.row.Run, err = checkName("run", c.row.Run); err != nil {
-			return err
-		}
 	}
 	var declared bool
 	c.step, c.row.Step, declared = c.policy.step(c.row.Step)
