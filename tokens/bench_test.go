@@ -29,6 +29,16 @@ func oracle(t testing.TB, name string) *tiktoken.Tiktoken {
 	return e
 }
 
+// oracles returns tiktoken-go's encodings by their names.
+func oracles(t testing.TB) map[string]*tiktoken.Tiktoken {
+	t.Helper()
+	encodings := map[string]*tiktoken.Tiktoken{}
+	for _, name := range []string{cl100k, o200k, p50k, r50k} {
+		encodings[name] = oracle(t, name)
+	}
+	return encodings
+}
+
 // corpora returns texts of about 192 KiB each, by kind.
 func corpora(t testing.TB) map[string]string {
 	t.Helper()
@@ -156,11 +166,12 @@ func BenchmarkLongPiece(b *testing.B) {
 }
 
 func BenchmarkLoad(b *testing.B) {
-	for name, table := range map[string][]byte{cl100k: cl100kTable, o200k: o200kTable} {
+	for _, name := range []string{cl100k, o200k, p50k} {
+		table := map[string][]byte{cl100k: cl100kTable, o200k: o200kTable, p50k: p50kTable}[name]
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				load(table, name == o200k)
+				load(table, patternO200K, noLimit)
 			}
 		})
 	}

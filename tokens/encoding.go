@@ -7,11 +7,12 @@ import (
 
 // The names of the encodings.
 const (
-	cl100k = "cl100k_base"
-	o200k  = "o200k_base"
+	cl100k  = "cl100k_base"
+	o200k   = "o200k_base"
+	harmony = "o200k_harmony" // o200k_base with other special tokens, which no text has
+	p50k    = "p50k_base"
+	r50k    = "r50k_base"
 )
-
-func known(name string) bool { return name == cl100k || name == o200k }
 
 const (
 	none    = ^uint32(0) // no token
@@ -27,7 +28,7 @@ const (
 //
 // A token's id is its rank.
 type encoding struct {
-	o200k   bool // how to split into pieces
+	pattern pattern
 	classes *classes
 
 	short shortSet // tokens of at most 7 bytes
@@ -35,8 +36,11 @@ type encoding struct {
 
 	single [256]uint32     // byte → token
 	double [1 << 16]uint32 // first byte | second byte<<8 → token of these, or none
+	triple [1 << 16]uint32 // the 16 free bits of a character of three bytes → its token, or none
+	torn   byteSet         // two bytes → whether a token has part of a character on one side of their border
 	pairs  pairTable       // two tokens → token
 	merges []byte          // the merges of the tokens from singles on, as gen.go describes them
+	sizes  []uint8         // token → length of its bytes
 
 	tokens  tokenList
 	scratch sync.Pool // of *scratch
@@ -44,13 +48,21 @@ type encoding struct {
 
 // A scratch is the working memory of one count.
 type scratch struct {
-	text   []byte
-	cache  [cacheSize]cached
-	part   [scanLimit]uint32
-	rank   [scanLimit]uint32
-	merged []uint32 // positions of the tokens of the piece merged last, if it was a long one
+	text  []byte
+	cache [cacheSize]cached
+	slots
+	merged []uint32 // tokens of the long piece merged last
 	dead   []uint64 // bit set of positions no tokenization goes on from
 	work   int      // steps taken in merging, for tests
+}
+
+// The slots of the atoms of a piece while they are merged.
+type slots struct {
+	part       [scanLimit]uint32 // the token in each slot
+	keys       [scanLimit]uint32 // keyOfPair of it and the next one
+	next, prev [scanLimit]uint16 // the slots of its neighbours
+
+	least [scanLimit / block]uint32 // the least key of each block
 }
 
 // A cached is the count of a piece of at most 15 bytes: its key, with the
@@ -86,10 +98,13 @@ func (e *encoding) count(sc *scratch, s []byte) int {
 
 // pieceEnd returns the end of the piece that starts at s[i].
 func (e *encoding) pieceEnd(s []byte, i int) int {
-	if e.o200k {
+	switch e.pattern {
+	case patternO200K:
 		return e.classes.pieceO200K(s, i)
+	case patternCL100K:
+		return e.classes.pieceCL100K(s, i)
 	}
-	return e.classes.pieceCL100K(s, i)
+	return e.classes.pieceP50K(s, i)
 }
 
 // piece returns the tokens of the piece s[i:j].
@@ -102,7 +117,7 @@ func (e *encoding) piece(sc *scratch, s []byte, i, j int) int {
 		if e.tokens.find(s[i:j]) != none {
 			return 1
 		}
-		return e.merge(sc, s[i:j])
+		return len(e.merge(sc, s[i:j]))
 	}
 	lo, hi := keyOf(s, i, n)
 	if n <= maxShort && e.short.has(lo) || n > maxShort && e.long.has(lo, hi) {
@@ -112,7 +127,7 @@ func (e *encoding) piece(sc *scratch, s []byte, i, j int) int {
 	if c.lo == lo && c.hi&(1<<countBits-1) == hi {
 		return int(c.hi >> countBits)
 	}
-	count := e.merge(sc, s[i:j])
+	count := len(e.merge(sc, s[i:j]))
 	*c = cached{lo, hi | uint64(count)<<countBits}
 	return count
 }
@@ -209,6 +224,15 @@ func (t *longSet) add(lo, hi uint64) {
 	t.slots[h&mask] = [2]uint64{lo, hi}
 }
 
+// A byteSet is a set of pairs of bytes.
+type byteSet [1 << 16 / 64]uint64
+
+func (t *byteSet) add(first, second byte) { t[int(first)<<2|int(second)>>6] |= 1 << (second & 63) }
+
+func (t *byteSet) has(first, second byte) bool {
+	return t[int(first)<<2|int(second)>>6]>>(second&63)&1 != 0
+}
+
 // A pairTable maps two tokens to the token they merge to. A slot holds the
 // two (idBits each, plus 1) above the third. Most pairs that are asked for do
 // not merge; a bit for each hash, in a table small enough for a near cache,
@@ -221,11 +245,12 @@ type pairTable struct {
 
 const (
 	idBits     = 18 // of a token's id; both vocabularies have less than 1<<18
-	bitsFactor = 2  // 1<<bitsFactor bits for each slot
+	noRank     = 1 << idBits
+	bitsFactor = 3 // 1<<bitsFactor bits for each slot
 )
 
 func newPairTable(n int) (t pairTable) {
-	t.slots, t.shift = newTable[uint64](n)
+	t.slots, t.shift = newTable[uint64](n, n/4)
 	t.bits = make([]uint64, len(t.slots)<<bitsFactor/64)
 	return t
 }

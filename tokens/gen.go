@@ -5,7 +5,7 @@
 //
 // NAME.bin holds the vocabulary of encoding NAME as its list of merges:
 //
-//	n       uint24                number of tokens; a token's id is its rank
+//	n       uint24                number of tokens; a token's id is its place in the order of ranks
 //	merges  (n-256) × 2 × uint24  the two tokens that token 256+i is merged from
 //	tokens  n × token             in the order of their bytes
 //
@@ -35,7 +35,7 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	for _, name := range []string{"cl100k_base", "o200k_base"} {
+	for _, name := range []string{"cl100k_base", "o200k_base", "p50k_base"} {
 		ranks, err := loader.NewOfflineLoader().LoadTiktokenBpe(name + ".tiktoken")
 		if err != nil {
 			log.Fatal(err)
@@ -61,12 +61,14 @@ func write(name string, b []byte) {
 func append24(b []byte, v int) []byte { return append(b, byte(v), byte(v>>8), byte(v>>16)) }
 
 func packVocabulary(ranks map[string]int) ([]byte, error) {
-	tokens := make([][]byte, len(ranks))
-	for t, rank := range ranks {
-		if rank >= len(ranks) {
-			return nil, fmt.Errorf("ranks have gaps: %d of %d tokens", rank, len(ranks))
-		}
-		tokens[rank] = []byte(t)
+	// Ranks may have gaps, where special tokens stand: p50k_base has one.
+	tokens := make([][]byte, 0, len(ranks))
+	for t := range ranks {
+		tokens = append(tokens, []byte(t))
+	}
+	slices.SortFunc(tokens, func(x, y []byte) int { return ranks[string(x)] - ranks[string(y)] })
+	for id, t := range tokens {
+		ranks[string(t)] = id
 	}
 	b := append24(nil, len(tokens))
 	for rank, t := range tokens {

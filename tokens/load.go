@@ -14,23 +14,47 @@ var (
 	cl100kTable []byte
 	//go:embed tables/o200k_base.bin
 	o200kTable []byte
+	//go:embed tables/p50k_base.bin
+	p50kTable []byte
 	//go:embed tables/classes.bin
 	classTable []byte
 )
 
 var (
-	loadCL100K  = sync.OnceValue(func() *encoding { return load(cl100kTable, false) })
-	loadO200K   = sync.OnceValue(func() *encoding { return load(o200kTable, true) })
+	loadCL100K  = sync.OnceValue(func() *encoding { return load(cl100kTable, patternCL100K, noLimit) })
+	loadO200K   = sync.OnceValue(func() *encoding { return load(o200kTable, patternO200K, noLimit) })
+	loadP50K    = sync.OnceValue(func() *encoding { return load(p50kTable, patternP50K, noLimit) })
+	loadR50K    = sync.OnceValue(func() *encoding { return load(p50kTable, patternP50K, r50kTokens) })
 	loadClasses = sync.OnceValue(unpackClasses)
 )
 
-// vocabulary returns the encoding of that name, which must be known.
-func vocabulary(name string) *encoding {
-	if name == cl100k {
-		return loadCL100K()
+// r50kTokens is the number of tokens of r50k_base. They are the first of
+// p50k_base, which adds runs of spaces.
+const (
+	r50kTokens = 50256
+	noLimit    = 1 << idBits
+)
+
+// loaderOf returns the function that loads the encoding of that name at first
+// use, or nil if there is none.
+func loaderOf(name string) func() *encoding {
+	switch name {
+	case cl100k:
+		return loadCL100K
+	case o200k, harmony:
+		return loadO200K
+	case p50k:
+		return loadP50K
+	case r50k:
+		return loadR50K
 	}
-	return loadO200K()
+	return nil
 }
+
+func known(name string) bool { return loaderOf(name) != nil }
+
+// vocabulary returns the encoding of that name, which must be known.
+func vocabulary(name string) *encoding { return loaderOf(name)() }
 
 // A reader takes little-endian numbers from a table.
 type reader []byte
@@ -67,63 +91,68 @@ func unpackClasses() *classes {
 	return c
 }
 
-// load builds an encoding from its table, whose form gen.go describes.
-func load(table []byte, o200k bool) *encoding {
+// load builds an encoding of the first tokens, at most limit, of its table,
+// whose form gen.go describes.
+func load(table []byte, pattern pattern, limit int) *encoding {
 	r := reader(table)
-	n := int(r.uint24())
-	e := &encoding{o200k: o200k, classes: loadClasses()}
+	all := int(r.uint24())
+	n := min(all, limit)
+	e := &encoding{pattern: pattern, classes: loadClasses()}
 	e.scratch.New = func() any { return new(scratch) }
-	e.readMerges(n, &r)
-	e.tokens.read(n, &r)
+	e.readMerges(n, r)
+	e.tokens.read(all, n, r[(all-singles)*6:])
 	e.fillSets()
 	return e
 }
 
-// newTable returns the slots for n keys and by how much their hash is shifted.
-func newTable[slot any](n int) ([]slot, uint) {
-	width := bits.Len(uint(n + n/3))
+// newTable returns the slots for n keys, room more of them than n, and by how
+// much the keys' hashes are shifted.
+func newTable[slot any](n, room int) ([]slot, uint) {
+	width := bits.Len(uint(n + room))
 	return make([]slot, 1<<width), uint(64 - width)
 }
 
 // readMerges reads the merges of n tokens.
-func (e *encoding) readMerges(n int, r *reader) {
+func (e *encoding) readMerges(n int, r reader) {
 	e.pairs = newPairTable(n)
-	e.merges = (*r)[:(n-singles)*6]
+	e.merges = r[:(n-singles)*6]
 	for id := uint32(singles); id < uint32(n); id++ {
 		left, right := r.uint24(), r.uint24()
 		e.pairs.add(left, right, id)
 	}
 }
 
-// read reads n tokens.
-func (l *tokenList) read(n int, r *reader) {
-	l.ids = make([]uint32, n)
-	l.keys = make([]uint64, n)
-	l.start = make([]uint32, n+1)
-	l.prefix = make([]uint32, n)
+// read reads those of all tokens whose ids are below n.
+func (l *tokenList) read(all, n int, r reader) {
+	l.ids = make([]uint32, 0, n)
+	l.keys = make([]uint64, 0, n)
+	l.start = append(make([]uint32, 0, n+1), 0)
+	l.prefix = make([]uint32, 0, n)
 	l.bytes = make([]byte, 0, 8*n)
+	var token []byte
 	var open []uint32 // the token before and its prefixes
-	for p := range uint32(n) {
-		shared, rest := uint32((*r)[0]), (*r)[1]
-		for len(open) > 0 && l.size(open[len(open)-1]) > shared {
+	for range all {
+		shared, rest := int(r[0]), int(r[1])
+		token = append(token[:shared], r[2:2+rest]...)
+		r = r[2+rest:]
+		for len(open) > 0 && int(l.size(open[len(open)-1])) > shared {
 			open = open[:len(open)-1]
 		}
-		l.prefix[p] = none
+		id := r.uint24()
+		if id >= uint32(n) {
+			continue
+		}
+		prefix := none
 		if len(open) > 0 {
-			l.prefix[p] = open[len(open)-1]
+			prefix = open[len(open)-1]
 		}
-		open = append(open, p)
-
-		if p > 0 {
-			l.bytes = append(l.bytes, l.bytes[l.start[p-1]:l.start[p-1]+shared]...)
-		}
-		l.bytes = append(l.bytes, (*r)[2:2+rest]...)
-		*r = (*r)[2+rest:]
-		l.start[p+1] = uint32(len(l.bytes))
-		l.ids[p] = r.uint24()
-		t := l.token(p)
-		l.keys[p] = keyOfPrefix(t)
-		l.bucket[bucketOf(t)+1]++
+		open = append(open, uint32(len(l.ids)))
+		l.ids = append(l.ids, id)
+		l.keys = append(l.keys, keyOfPrefix(token))
+		l.prefix = append(l.prefix, prefix)
+		l.bytes = append(l.bytes, token...)
+		l.start = append(l.start, uint32(len(l.bytes)))
+		l.bucket[bucketOf(token)+1]++
 	}
 	for i := range l.bucket[1:] {
 		l.bucket[i+1] += l.bucket[i]
@@ -142,19 +171,24 @@ func (e *encoding) fillSets() {
 			long++
 		}
 	}
-	e.short.slots, e.short.shift = newTable[uint64](short)
-	e.long.slots, e.long.shift = newTable[[2]uint64](long)
+	e.short.slots, e.short.shift = newTable[uint64](short, short/3)
+	e.long.slots, e.long.shift = newTable[[2]uint64](long, long/3)
 	for i := range e.double {
-		e.double[i] = none
+		e.double[i], e.triple[i] = none, none
 	}
+	e.sizes = make([]uint8, len(l.ids))
 	for p, id := range l.ids {
 		t := l.token(uint32(p))
-		switch len(t) {
-		case 1:
+		e.sizes[id] = uint8(len(t))
+		e.tear(t)
+		switch {
+		case len(t) == 1:
 			e.single[t[0]] = id
 			l.single[t[0]] = uint32(p)
-		case 2:
+		case len(t) == 2:
 			e.double[uint(t[0])|uint(t[1])<<8] = id
+		case len(t) == 3 && t[0] >= 0xE0 && t[0] < 0xF0 && isTail(t[1]) && isTail(t[2]):
+			e.triple[tripleIndex(t)] = id
 		}
 		if len(t) > maxLong {
 			continue
@@ -166,4 +200,40 @@ func (e *encoding) fillSets() {
 			e.long.add(lo, hi)
 		}
 	}
+}
+
+// tear notes in e.torn where t, a token, has part of a character beside
+// something else: its last bytes at the start of t, or its first ones at the
+// end.
+func (e *encoding) tear(t []byte) {
+	i := 0
+	for i < len(t) && isTail(t[i]) {
+		i++
+	}
+	if i == len(t) {
+		return
+	}
+	if i > 0 {
+		e.torn.add(t[i-1], t[i])
+	}
+	i = len(t) - 1
+	for isTail(t[i]) {
+		i--
+	}
+	if i > 0 && len(t)-i < characterSize(t[i]) {
+		e.torn.add(t[i-1], t[i])
+	}
+}
+
+// characterSize returns the length of the character that starts with b.
+func characterSize(b byte) int {
+	switch {
+	case b < 0xC0:
+		return 1
+	case b < 0xE0:
+		return 2
+	case b < 0xF0:
+		return 3
+	}
+	return 4
 }

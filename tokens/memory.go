@@ -20,8 +20,8 @@ type memory struct {
 
 // A digest is that of a text and its encoding.
 type digest struct {
-	sum   [sha256.Size]byte
-	o200k bool
+	sum [sha256.Size]byte
+	enc *encoding
 }
 
 const (

@@ -21,9 +21,21 @@ import (
 //	              |  ?[^\s\p{L}\p{N}]+[\r\n/]*
 //	              | \s*[\r\n]+ | \s+(?!\S) | \s+
 //
-// where CONTRACTION is the first line of cl100k_base. The first alternative
+//	p50k_base     's|'t|'re|'ve|'m|'ll|'d | ?\p{L}+ | ?\p{N}+ | ?[^\s\p{L}\p{N}]+ | \s+(?!\S) | \s+
+//
+// where CONTRACTION is the first line of cl100k_base; r50k_base is split as
+// p50k_base. The first alternative
 // that matches wins, and its repetitions are greedy but give back. Together
 // the alternatives match any text, so pieces follow each other without gaps.
+
+// A pattern is one of these expressions.
+type pattern uint8
+
+const (
+	patternCL100K pattern = iota
+	patternO200K
+	patternP50K
+)
 
 // A char is what the expressions tell apart of a character: its class, one
 // bit, so that a set of classes is an or; and above, its length in bytes.
@@ -157,6 +169,45 @@ func (c *classes) pieceO200K(s []byte, i int) int {
 	return c.whiteSpace(s, i)
 }
 
+// pieceP50K returns the end of the piece of p50k_base that starts at s[i].
+func (c *classes) pieceP50K(s []byte, i int) int {
+	if s[i] == '\'' {
+		// Here only lower-case letters make a contraction.
+		if end := afterApostrophe(s, i); end > i && isLowerASCII(s[i+1:end]) {
+			return end
+		}
+	}
+	k := c.at(s, i)
+	j := i + k.size()
+	if s[i] == ' ' && j < len(s) {
+		if next := c.at(s, j); next&(space|newline) == 0 {
+			k, j = next, j+next.size()
+		}
+	}
+	switch {
+	case k&anyLetter != 0:
+		return c.run(s, j, anyLetter)
+	case k&number != 0:
+		return c.run(s, j, number)
+	case k&(other|mark) != 0:
+		return c.run(s, j, other|mark)
+	}
+	end, last, _ := c.blanks(s, i)
+	if end == len(s) || last == i {
+		return end
+	}
+	return last
+}
+
+func isLowerASCII(s []byte) bool {
+	for _, b := range s {
+		if b < 'a' || b > 'z' {
+			return false
+		}
+	}
+	return true
+}
+
 // word returns the end of the word of o200k_base that starts at s[i], which
 // is a letter or a mark: a head of wordHead and a tail of wordTail. If no tail
 // follows the head, the head gives back what follows its last character that
@@ -246,24 +297,30 @@ func (c *classes) punctuation(s []byte, i int, slashes bool) int {
 // character, which goes with what follows, unless nothing does or the run is
 // that character.
 func (c *classes) whiteSpace(s []byte, i int) int {
-	lineEnd, last := -1, i
-	j := i
-	for j < len(s) {
-		k := c.at(s, j)
-		if k&(space|newline) == 0 {
-			break
-		}
-		last = j
-		j += k.size()
-		if k&newline != 0 {
-			lineEnd = j
-		}
-	}
+	end, last, lineEnd := c.blanks(s, i)
 	switch {
 	case lineEnd >= 0:
 		return lineEnd
-	case j == len(s) || last == i:
-		return j
+	case end == len(s) || last == i:
+		return end
 	}
 	return last
+}
+
+// blanks returns the end of the run of white space that starts at s[i], where
+// its last character starts and where its last line break ends, or -1.
+func (c *classes) blanks(s []byte, i int) (end, last, lineEnd int) {
+	end, last, lineEnd = i, i, -1
+	for end < len(s) {
+		k := c.at(s, end)
+		if k&(space|newline) == 0 {
+			break
+		}
+		last = end
+		end += k.size()
+		if k&newline != 0 {
+			lineEnd = end
+		}
+	}
+	return end, last, lineEnd
 }

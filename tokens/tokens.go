@@ -225,7 +225,7 @@ func (t *tally) text(n node) int {
 	if len(n) < memorable {
 		return t.countNode(n)
 	}
-	d := digest{sha256.Sum256(n), t.enc.o200k}
+	d := digest{sha256.Sum256(n), t.enc}
 	count, ok := t.memory.get(d)
 	if !ok {
 		count = t.countNode(n)
