@@ -26,6 +26,7 @@ type call struct {
 	credential *Credential // nil where everybody may call
 	step       *Step
 	upstream   *Upstream
+	dialect    *dialect // nil where the call is passed through
 	again      again
 
 	buf         *[]byte         // the pooled body; nil once an exchange keeps it
@@ -43,6 +44,7 @@ type call struct {
 	blind     bool // the store cannot be read
 	recorded  bool // the call has names, so that a row makes sense
 	served    *cache.Recording
+	sent      int  // events of the stream
 	committed bool // the response's head is sent
 	first     time.Time
 	failure   error
@@ -72,18 +74,22 @@ func (c *call) serve() (err error) {
 		return err
 	}
 	c.row.Endpoint = endpointOf(c.route.path)
-	if c.row.Endpoint != ledger.Chat {
-		return c.servePassthrough()
-	}
-	switch c.r.Method {
-	case http.MethodPost:
+	c.dialect = dialectOf(c.row.Endpoint)
+	post := c.r.Method == http.MethodPost
+	switch {
+	case c.dialect != nil && post:
 		return c.serveCached()
-	case http.MethodGet, http.MethodHead, http.MethodDelete: // stored completions of the vendor's
+	case c.route.path == "responses/input_tokens" && post:
+		return c.serveInputTokens()
+	case c.dialect == nil:
+		return c.servePassthrough()
+	case c.r.Method == http.MethodGet, c.r.Method == http.MethodHead, c.r.Method == http.MethodDelete: // what the vendor has stored
+		c.dialect = nil
 		return c.servePassthrough()
 	}
 	c.w.Header().Set("Allow", "POST, GET, HEAD, DELETE")
 	return &Error{Status: http.StatusMethodNotAllowed, Type: "invalid_request_error", Code: "invalid_request",
-		Message: c.r.Method + " is not served here; POST the chat request to " + c.r.URL.Path}
+		Message: c.r.Method + " is not served here; POST the request to " + c.r.URL.Path}
 }
 
 // serveCached serves an endpoint whose answers are counted, budgeted and kept.
@@ -128,9 +134,10 @@ func (c *call) read() (err error) {
 	if err := c.settleNames(step, run); err != nil {
 		return err
 	}
-	if c.view, err = readView(c.doc); err != nil {
+	if c.view, err = c.dialect.view(c.doc); err != nil {
 		return err
 	}
+	c.again.noStore = c.again.noStore || c.view.Stateful != ""
 	c.row.Model = c.view.Model
 	if c.view.Stream {
 		c.row.Flags |= ledger.Streamed
@@ -260,8 +267,8 @@ func (c *call) fail(err error) {
 	if e.Status == http.StatusPaymentRequired || (e.Code == "store_unavailable" && !c.paid) {
 		c.row.Outcome = ledger.Refused
 	}
-	if c.committed {
-		c.w.Write(e.frame()) //nolint:errcheck // a client that has left cannot be told
+	if c.committed && c.dialect != nil {
+		c.w.Write(c.dialect.failure(e.body(), c.sent)) //nolint:errcheck // a client that has left cannot be told
 		return
 	}
 	if e.Status == http.StatusPaymentRequired && retriesPaymentRequired(c.r.Header) {

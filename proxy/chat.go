@@ -11,12 +11,12 @@ import (
 	"strings"
 )
 
-// A completion is one answer of the chat endpoint in a form of its own, made from
-// the chunks of a stream or from a JSON body. It keeps every member it does not
-// know, and numbers and strings in their own spelling. The zero value is an answer
-// of which nothing has come yet.
-type completion struct {
+// A chatCompletion is one answer of the chat endpoint, or of the older completions
+// endpoint. It keeps every member it does not know, and numbers and strings in
+// their own spelling. The zero value is an answer of which nothing has come yet.
+type chatCompletion struct {
 	merger
+	legacy   bool       // its choices hold a text in place of a message
 	original []byte     // the JSON body, where it came as one
 	top      jsonObject // all but the choices, for which it holds a place
 	choices  []*choice
@@ -59,18 +59,39 @@ func newChunkError(failure []byte) *chunkError {
 	return &chunkError{fmt.Appendf(nil, `{"error":{"message":%s,"type":"upstream_error","code":null,"param":null}}`, message)}
 }
 
-// parseCompletion reads a JSON body. Its errors are those of add, and it returns what
-// could be read beside them.
-func parseCompletion(body []byte) (*completion, error) {
-	c := &completion{original: body}
-	return c, c.add(body)
+func (c *chatCompletion) parse(body []byte) error {
+	c.original = body
+	return c.add(body)
+}
+
+// errNoAnswer says that a stream ended in which no answer had begun: it would be
+// taken for a success that says nothing.
+var errNoAnswer = errors.New("it ended without an answer")
+
+func (c *chatCompletion) event(data []byte) (last bool, err error) {
+	if !isDone(data) {
+		return false, c.add(data)
+	}
+	if len(c.choices) == 0 {
+		return false, errNoAnswer
+	}
+	return true, nil
+}
+
+// closing: some upstreams leave [DONE] out, and then the finish reasons tell a
+// whole answer from a cut one.
+func (c *chatCompletion) closing() []byte {
+	if !c.ended() {
+		return nil
+	}
+	return []byte("data: " + doneMarker + "\n\n")
 }
 
 // add takes the data of one event, a chunk of JSON, and keeps parts of it. The
 // error is a *chunkError, besides which the rest of the chunk is added all the same,
 // or errNoChunk. A chunk that has a whole message in place of a delta, as some
 // upstreams end their stream, replaces what the deltas gave.
-func (c *completion) add(chunk []byte) error {
+func (c *chatCompletion) add(chunk []byte) error {
 	chunk = bytes.TrimSpace(chunk)
 	if !json.Valid(chunk) || jsonKind(chunk) != '{' {
 		c.fail("not a JSON object")
@@ -106,7 +127,7 @@ func (c *completion) add(chunk []byte) error {
 	return nil
 }
 
-func (c *completion) fail(fault string) {
+func (c *chatCompletion) fail(fault string) {
 	if c.fault == "" {
 		c.fault = fault
 	}
@@ -114,7 +135,7 @@ func (c *completion) fail(fault string) {
 
 // set sets a member that stands beside the choices. Who answers, and when, is said
 // once; some upstreams say it empty at first. Of the rest the last word counts.
-func (c *completion) set(name, value []byte) {
+func (c *chatCompletion) set(name, value []byte) {
 	v := c.member(&c.top, name)
 	switch string(name) {
 	case "id", "object", "created", "model":
@@ -127,7 +148,7 @@ func (c *completion) set(name, value []byte) {
 	}
 }
 
-func (c *completion) addChoices(raw []byte) {
+func (c *chatCompletion) addChoices(raw []byte) {
 	switch jsonKind(raw) {
 	case '[':
 	case 'n':
@@ -171,7 +192,7 @@ func (c *completion) addChoices(raw []byte) {
 
 // addChoice adds what one chunk says about a choice; false where its message is not
 // an object.
-func (c *completion) addChoice(ch *choice, item []byte) bool {
+func (c *chatCompletion) addChoice(ch *choice, item []byte) bool {
 	var delta, message []byte
 	for name, value := range jsonMembers(item) {
 		switch string(name) {
@@ -185,7 +206,9 @@ func (c *completion) addChoice(ch *choice, item []byte) bool {
 			c.member(&ch.members, name)
 		case "obfuscation":
 		default:
-			c.merge(c.member(&ch.members, name), name, value, false, 1)
+			// What stands around a message is said anew in each chunk; a text is
+			// continued, and its log probabilities with it.
+			c.merge(c.member(&ch.members, name), name, value, c.legacy && string(name) != "finish_reason", 1)
 		}
 	}
 	switch {
@@ -201,7 +224,7 @@ func (c *completion) addChoice(ch *choice, item []byte) bool {
 	return true
 }
 
-func (c *completion) addDelta(message *jsonValue, delta []byte) {
+func (c *chatCompletion) addDelta(message *jsonValue, delta []byte) {
 	o := c.expand(message)
 	for name, value := range jsonMembers(delta) {
 		switch string(name) {
@@ -215,19 +238,19 @@ func (c *completion) addDelta(message *jsonValue, delta []byte) {
 }
 
 // sorted returns the choices by index.
-func (c *completion) sorted() []*choice {
+func (c *chatCompletion) sorted() []*choice {
 	byIndex := func(x, y *choice) int { return cmp.Compare(x.index, y.index) }
 	return slices.SortedFunc(slices.Values(c.choices), byIndex)
 }
 
 // ended reports whether every choice that began has its finish reason. A stream
 // that closes before that was cut, with a [DONE] or without.
-func (c *completion) ended() bool {
+func (c *chatCompletion) ended() bool {
 	return len(c.choices) > 0 && !slices.ContainsFunc(c.choices, func(ch *choice) bool { return ch.finish() == "" })
 }
 
 // finish returns the finish reason of the first choice, "" while there is none.
-func (c *completion) finish() string {
+func (c *chatCompletion) finish() string {
 	if len(c.choices) == 0 {
 		return ""
 	}
@@ -248,7 +271,7 @@ func (ch *choice) field(name string) []byte {
 
 // body returns the JSON form: the original where there is one, else what the chunks
 // add up to, members in the order in which they came.
-func (c *completion) body() ([]byte, error) {
+func (c *chatCompletion) body() ([]byte, error) {
 	if c.original != nil {
 		return c.original, nil
 	}
@@ -257,7 +280,7 @@ func (c *completion) body() ([]byte, error) {
 	}
 	b := []byte{'{'}
 	if c.top.get("object") == nil {
-		b = append(b, `"object":"chat.completion",`...)
+		b = append(append(b, c.object()...), ',')
 	}
 	for i, name := range c.top.names {
 		switch value := c.top.values[i].raw; name {
@@ -268,7 +291,7 @@ func (c *completion) body() ([]byte, error) {
 			}
 			b = append(bytes.TrimSuffix(b, []byte{','}), ']')
 		case "object":
-			b = append(b, `"object":"chat.completion"`...)
+			b = append(b, c.object()...)
 		case "usage":
 			if jsonKind(value) == 'n' { // a JSON body never says so
 				continue
@@ -280,6 +303,14 @@ func (c *completion) body() ([]byte, error) {
 		b = append(b, ',')
 	}
 	return append(bytes.TrimSuffix(b, []byte{','}), '}'), nil
+}
+
+// object is the member that says what the answer is.
+func (c *chatCompletion) object() string {
+	if c.legacy {
+		return `"object":"text_completion"`
+	}
+	return `"object":"chat.completion"`
 }
 
 func (ch *choice) appendTo(b []byte) []byte {
@@ -312,9 +343,10 @@ func (ch *choice) appendMessage(b []byte) []byte {
 
 // text returns all that the model wrote, to estimate what it cost where the
 // upstream does not say: content, refusals, reasoning, tool calls, transcripts.
-func (c *completion) text() string {
+func (c *chatCompletion) text() string {
 	var b strings.Builder
 	for _, ch := range c.sorted() {
+		writeText(&b, ch.members.get("text").bytes())
 		writeText(&b, ch.field("content"))
 		writeText(&b, ch.field("refusal"))
 		// Some upstreams send the reasoning twice, under both names.

@@ -44,9 +44,9 @@ func readEvents(t testing.TB, r io.Reader) [][]byte {
 }
 
 // sumOf adds the events of a stream, which must end in [DONE].
-func sumOf(t testing.TB, events [][]byte) *completion {
+func sumOf(t testing.TB, events [][]byte) *chatCompletion {
 	t.Helper()
-	c, done := new(completion), false
+	c, done := new(chatCompletion), false
 	for _, raw := range events {
 		data, ok := eventData(raw)
 		switch {
@@ -68,9 +68,9 @@ func sumOf(t testing.TB, events [][]byte) *completion {
 }
 
 // chunks makes a completion of chunks that must all be good.
-func chunks(t testing.TB, data ...string) *completion {
+func chunks(t testing.TB, data ...string) *chatCompletion {
 	t.Helper()
-	c := new(completion)
+	c := new(chatCompletion)
 	for _, d := range data {
 		if err := c.add([]byte(d)); err != nil {
 			t.Fatalf("adding %s: %v", d, err)
@@ -80,9 +80,9 @@ func chunks(t testing.TB, data ...string) *completion {
 }
 
 // deltas wraps deltas of choice 0 into chunks, and ends the choice with "stop".
-func deltas(t testing.TB, data ...string) *completion {
+func deltas(t testing.TB, data ...string) *chatCompletion {
 	t.Helper()
-	c := new(completion)
+	c := new(chatCompletion)
 	for i, d := range data {
 		finish := "null"
 		if i == len(data)-1 {
@@ -95,7 +95,12 @@ func deltas(t testing.TB, data ...string) *completion {
 	return c
 }
 
-func bodyOf(t testing.TB, c *completion) string {
+func parseChat(body []byte) (*chatCompletion, error) {
+	c := new(chatCompletion)
+	return c, c.parse(body)
+}
+
+func bodyOf(t testing.TB, c *chatCompletion) string {
 	t.Helper()
 	body, err := c.body()
 	if err != nil {
@@ -180,7 +185,7 @@ func readByClient(events [][]byte) error {
 	return nil
 }
 
-func describeUsage(c *completion) string {
+func describeUsage(c *chatCompletion) string {
 	u, odd, ok := c.usage()
 	if !ok {
 		return "none"
@@ -195,7 +200,7 @@ func describeUsage(c *completion) string {
 // checkUnrolled makes a stream of a body and compares what it adds up to.
 func checkUnrolled(t testing.TB, body []byte) (events [][]byte) {
 	t.Helper()
-	c, err := parseCompletion(body)
+	c, err := parseChat(body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -328,7 +333,7 @@ func TestChunkErrors(t *testing.T) {
 		}
 	}
 	for _, harmless := range []string{`{"error":null}`, `{"error":""}`, `{"error":false}`, `{"error":{}}`} {
-		if err := new(completion).add([]byte(harmless)); err != nil {
+		if err := new(chatCompletion).add([]byte(harmless)); err != nil {
 			t.Errorf("%s: %v", harmless, err)
 		}
 	}
@@ -355,7 +360,7 @@ func checkRefused(t *testing.T, chunk, reason string) error {
 	if _, err := c.unroll(true); err == nil {
 		t.Errorf("%s: made a stream of it", chunk)
 	}
-	if _, err := parseCompletion([]byte(chunk)); err == nil {
+	if _, err := parseChat([]byte(chunk)); err == nil {
 		t.Errorf("%s: taken for a JSON answer", chunk)
 	}
 	return failure
@@ -397,12 +402,12 @@ func TestUsage(t *testing.T) {
 		{`{"total_tokens":0}`, "none"},
 		{`{}`, "none"}, {`null`, "none"}, {`[]`, "none"}, {`"x"`, "none"}, {`7`, "none"},
 	} {
-		whole, err := parseCompletion([]byte(`{"choices":[],"usage":` + test.usage + `}`))
+		whole, err := parseChat([]byte(`{"choices":[],"usage":` + test.usage + `}`))
 		if err != nil {
 			t.Fatal(err)
 		}
 		chunk := chunks(t, `{"choices":[{"index":0,"delta":{"role":"assistant"}}],"usage":`+test.usage+`}`, `{"choices":[],"usage":null}`, `{"choices":[],"usage":{}}`, `{"choices":[]}`)
-		for _, c := range []*completion{whole, chunk} {
+		for _, c := range []*chatCompletion{whole, chunk} {
 			if got := describeUsage(c); got != test.want {
 				t.Errorf("%s\n got %s\nwant %s", test.usage, got, test.want)
 			}
@@ -412,7 +417,7 @@ func TestUsage(t *testing.T) {
 	if got, want := describeUsage(last), "input 2 cached 0 output 3 reasoning 0"; got != want {
 		t.Errorf("of two: got %s, want %s", got, want)
 	}
-	if got := describeUsage(new(completion)); got != "none" {
+	if got := describeUsage(new(chatCompletion)); got != "none" {
 		t.Errorf("of nothing: got %s", got)
 	}
 }
@@ -442,13 +447,13 @@ func TestText(t *testing.T) {
 	if got, want := c.text(), "pq"+"ré"+"think"+"f{}"+"gin"+"b"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got := new(completion).text(); got != "" {
+	if got := new(chatCompletion).text(); got != "" {
 		t.Errorf("of nothing: %q", got)
 	}
 }
 
 func TestEnded(t *testing.T) {
-	c := new(completion)
+	c := new(chatCompletion)
 	steps := []struct {
 		chunk  string
 		ended  bool
@@ -472,7 +477,7 @@ func TestEnded(t *testing.T) {
 // A JSON body is given back as it came, byte for byte.
 func TestOriginalBody(t *testing.T) {
 	body := "{ \"choices\" : [ {\"index\":0, \"message\":{\"role\":\"assistant\",\"content\":\"a\"},\r\n\"finish_reason\":\"stop\"} ], \"created\": 1.0 }\n"
-	c, err := parseCompletion([]byte(body))
+	c, err := parseChat([]byte(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -524,7 +529,7 @@ func TestLongStreamIsLinear(t *testing.T) {
 		stream := streamOf(n)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		c := new(completion)
+		c := new(chatCompletion)
 		for _, chunk := range stream {
 			if err := c.add(chunk); err != nil {
 				t.Fatal(err)
@@ -547,7 +552,7 @@ func TestLongStreamIsLinear(t *testing.T) {
 
 func BenchmarkAdd(b *testing.B) {
 	chunk := []byte(`{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1764547200,"model":"gpt-4.1-2025-04-14","service_tier":"default","system_fingerprint":"fp_a1","choices":[{"index":0,"delta":{"content":" hello"},"logprobs":null,"finish_reason":null}],"usage":null,"obfuscation":"x7dF2"}`)
-	c := new(completion)
+	c := new(chatCompletion)
 	b.SetBytes(int64(len(chunk)))
 	b.ReportAllocs()
 	for b.Loop() {

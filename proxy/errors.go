@@ -111,12 +111,6 @@ func (e *Error) body() []byte {
 	return body
 }
 
-// frame is the same as an event of a stream that has begun. go-openai looks for
-// the prefix `data: {"error":`.
-func (e *Error) frame() []byte {
-	return append(append([]byte("data: "), e.body()...), "\n\n"...)
-}
-
 func (e *Error) write(w http.ResponseWriter) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")

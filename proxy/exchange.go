@@ -25,6 +25,7 @@ type exchange struct {
 	policy   *Policy
 	step     *Step
 	upstream *Upstream
+	dialect  *dialect
 	flight   *cache.Flight
 	rec      *cache.Recording
 	row      *ledger.Call
@@ -48,7 +49,7 @@ func (c *call) exchange(flight *cache.Flight) *exchange {
 	s := c.server
 	c.paid = true
 	x := &exchange{
-		server: s, policy: c.policy, step: c.step, upstream: c.upstream,
+		server: s, policy: c.policy, step: c.step, upstream: c.upstream, dialect: c.dialect,
 		flight: flight, rec: &cache.Recording{}, row: c.row, messages: c.messages,
 		key: c.key, fingerprint: c.fingerprint, keep: !c.again.noStore, uncounted: c.uncounted, view: c.view, begun: c.start,
 		out: outbound{method: http.MethodPost, path: c.route.path, query: c.r.URL.RawQuery, header: c.r.Header,
@@ -60,7 +61,7 @@ func (c *call) exchange(flight *cache.Flight) *exchange {
 	x.ctx, x.stop = context.WithTimeoutCause(x.ctx, c.upstream.Total, errTotal)
 	flight.Depart(x.cancel, c.step.CancelOnDisconnect)
 	var err error
-	if x.out.body, err = outgoing(c.doc, c.view); err != nil { // the members were read before: cannot fail
+	if x.out.body, err = c.dialect.outgoing(c.doc, c.view); err != nil { // the members were read before: cannot fail
 		panic(err)
 	}
 	c.buf = nil // the exchange keeps the body
@@ -78,7 +79,7 @@ type answer struct {
 	head       cache.Head
 	body       []byte      // of the JSON form
 	terminal   []byte      // the stream's last event, held back
-	completion *completion // what could be read of it; nil for an error status
+	completion completion  // what could be read of it; nil for an error status
 	refusal    *chunkError // the upstream's error object that is the whole of a 200
 	first      time.Time
 	err        error // why there is no complete answer
@@ -138,10 +139,17 @@ func (x *exchange) readWhole(a *answer, header http.Header, body io.Reader) {
 		a.body, a.head.Header = whole, errorHeader(header)
 	default:
 		a.body, a.head.Header = whole, keptHeader(header)
-		// An error object under status 200 is passed on as it is.
-		if a.completion, err = parseCompletion(whole); err != nil && !errors.As(err, &a.refusal) {
+		a.completion = x.dialect.answer(x.view)
+		err := a.completion.parse(whole)
+		if errors.As(err, &a.refusal) { // an error object under status 200 is passed on as it is
+			return
+		}
+		if err == nil {
+			a.body, err = a.completion.body()
+		}
+		if err != nil {
 			a.err = upstreamError(http.StatusBadGateway, "upstream_invalid",
-				"The upstream answered 200 with a body that is no chat completion (%v); see whether base_url and model fit, or send the call again", err)
+				"The upstream answered 200 with a body that is no %s (%v); see whether base_url and model fit, or send the call again", x.dialect.name, err)
 		}
 	}
 }
@@ -149,13 +157,13 @@ func (x *exchange) readWhole(a *answer, header http.Header, body io.Reader) {
 // readStream records events as they come. The terminal one is held until the
 // answer is durable.
 func (x *exchange) readStream(a *answer, body io.Reader) {
-	a.completion = &completion{}
+	a.completion = x.dialect.answer(x.view)
 	events := newEventReader(body, int(x.policy.ResponseBody))
 	var size int64
 	for {
 		event, err := events.next()
 		if errors.Is(err, io.EOF) {
-			x.endWithoutDone(a)
+			x.endOpen(a)
 			return
 		}
 		if err != nil {
@@ -166,9 +174,16 @@ func (x *exchange) readStream(a *answer, body io.Reader) {
 			a.err = tooLong(x.policy.ResponseBody)
 			return
 		}
-		data, ok := eventData(event)
-		if ok && isDone(data) {
-			x.endWithDone(a, event)
+		last := false
+		if data, ok := eventData(event); ok && len(data) > 0 {
+			last, err = a.completion.event(data)
+		}
+		switch {
+		case errors.Is(err, errNoAnswer):
+			a.err = upstreamError(http.StatusBadGateway, "upstream_invalid", "The upstream's stream ended without an answer; send the call again")
+			return
+		case last:
+			a.terminal = event
 			return
 		}
 		if a.first.IsZero() {
@@ -176,35 +191,20 @@ func (x *exchange) readStream(a *answer, body io.Reader) {
 			x.server.metrics.firstByte.Observe(a.first.Sub(x.begun).Seconds())
 			x.rec.Start(a.head)
 		}
-		if ok && len(data) > 0 {
-			if err := a.completion.add(data); err != nil {
-				x.streamFault(a, event, err)
-				return
-			}
+		if err != nil {
+			x.streamFault(a, event, err)
+			return
 		}
 		x.rec.Append(event)
 		x.server.failpoint("streaming")
 	}
 }
 
-// endWithDone ends a stream that says where it ends. One in which no answer has
-// begun would be taken for a success that says nothing.
-func (x *exchange) endWithDone(a *answer, event []byte) {
-	if len(a.completion.choices) == 0 {
-		a.err = upstreamError(http.StatusBadGateway, "upstream_invalid", "The upstream's stream ended without an answer; send the call again")
-		return
+// endOpen judges a stream that closed without saying that it ends.
+func (x *exchange) endOpen(a *answer) {
+	if a.terminal = a.completion.closing(); a.terminal == nil {
+		a.err = upstreamError(http.StatusBadGateway, "upstream_invalid", "The upstream's stream ended before its answer did; nothing was stored. Send the call again")
 	}
-	a.terminal = event
-}
-
-// endWithoutDone judges a stream that closed without [DONE]: some upstreams leave
-// it out, and then the finish reasons tell a whole answer from a cut one.
-func (x *exchange) endWithoutDone(a *answer) {
-	if a.completion.ended() {
-		a.terminal = []byte("data: [DONE]\n\n")
-		return
-	}
-	a.err = upstreamError(http.StatusBadGateway, "upstream_invalid", "The upstream's stream ended before its answer did; nothing was stored. Send the call again")
 }
 
 // streamFault ends a stream that carries an error or something unreadable. An
@@ -213,11 +213,14 @@ func (x *exchange) endWithoutDone(a *answer) {
 func (x *exchange) streamFault(a *answer, event []byte, err error) {
 	var inBand *chunkError
 	if errors.As(err, &inBand) {
+		if x.dialect.reword != nil {
+			event = x.dialect.reword(event, inBand.Body, len(x.rec.Events()))
+		}
 		a.err, a.terminal = &passedOn{err}, event
 		return
 	}
 	x.rec.Append(event)
-	a.err = upstreamError(http.StatusBadGateway, "upstream_invalid", "The upstream's stream carries an event that is no chat chunk (%v); send the call again", err)
+	a.err = upstreamError(http.StatusBadGateway, "upstream_invalid", "The upstream's stream carries an event that is no part of a %s (%v); send the call again", x.dialect.name, err)
 }
 
 // passedOn is an upstream's own error that readers see as it came.

@@ -15,12 +15,12 @@ type storeRules struct {
 	N              int      // choices asked for; 0 is 1
 }
 
-// judge returns why the answer must not be stored, and "" where it may be: every
+// judge lets an answer be stored where every
 // choice that was asked for is there, ended for a reason out of the rules, is not
 // empty, and calls its tools with valid JSON. A client repeats a call because the
 // answer was of no use to it, and would get that answer for ever. Whether the stream
 // ended cleanly is the caller's to know.
-func (c *completion) judge(rules storeRules) (reason string) {
+func (c *chatCompletion) judge(rules storeRules) (reason string) {
 	if c.fault != "" {
 		return c.fault
 	}
@@ -44,7 +44,7 @@ func (ch *choice) judge(rules storeRules) string {
 	case !slices.Contains(rules.FinishReasons, finish):
 		return "finish reason " + printable(finish)
 	}
-	if ch.empty() {
+	if ch.empty() && blank(ch.members.get("text").bytes()) {
 		return "empty"
 	}
 	for call := range jsonItems(ch.field("tool_calls")) {

@@ -74,7 +74,7 @@ func TestJudge(t *testing.T) {
 		{"the message is a string", message(`"a"`, `"stop"`), usualRules, "a message is not an object"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c, err := parseCompletion([]byte(test.body))
+			c, err := parseChat([]byte(test.body))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -119,7 +119,7 @@ func TestCutStreams(t *testing.T) {
 		{"only comments", ": a\n\n: b\n\n", "choices missing: 1 of 1", false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c, done := new(completion), false
+			c, done := new(chatCompletion), false
 			for _, raw := range readEvents(t, strings.NewReader(test.stream)) {
 				data, ok := eventData(raw)
 				if !ok {
@@ -161,18 +161,18 @@ func FuzzCompletion(f *testing.F) {
 			jsonText(item)
 		}
 		isUsageChunk(first)
-		c := new(completion)
+		c := new(chatCompletion)
 		for _, chunk := range [][]byte{first, second, first} {
 			_ = c.add(chunk) // any error is right for such bytes
 		}
 		checkAny(t, c)
-		if whole, err := parseCompletion(first); err == nil {
+		if whole, err := parseChat(first); err == nil {
 			checkAny(t, whole)
 		}
 	})
 }
 
-func checkAny(t *testing.T, c *completion) {
+func checkAny(t *testing.T, c *chatCompletion) {
 	t.Helper()
 	if u, _, _ := c.usage(); min(u.Input, u.Cached, u.Output, u.Reasoning) < 0 || u.Cached > u.Input || u.Reasoning > u.Output || max(u.Input, u.Output) > maxUsage {
 		t.Errorf("usage %v", u)

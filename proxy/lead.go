@@ -294,7 +294,7 @@ func (c *call) estimate() (estimate tokens.Estimate, err error) {
 		return estimate, errClientLeft
 	}
 	begun := time.Now()
-	estimate, err = s.counter.Count(tokens.Request{Endpoint: tokens.Endpoint(c.route.path), Model: c.view.Model, Body: c.doc.Raw})
+	estimate, err = s.counter.Count(tokens.Request{Endpoint: tokens.Endpoint(c.row.Endpoint.String()), Model: c.view.Model, Body: c.doc.Raw})
 	s.metrics.counting.Observe(time.Since(begun).Seconds())
 	if err != nil {
 		return estimate, invalidRequest("The request cannot be counted: %v", err)
@@ -337,6 +337,9 @@ func (s *Server) rememberRun(run ledger.RunKey) {
 // or the step limits it, else as the step's largest answer so far.
 func (c *call) need() budget.Amounts {
 	output := c.view.MaxOutput
+	if c.view.NoOutput {
+		return budget.Amounts{Input: c.row.Input, Calls: 1}
+	}
 	if output == 0 {
 		output = c.step.AssumeOutput
 	}

@@ -106,7 +106,7 @@ func assembleText(sse string) (string, error) {
 		}
 		events = append(events, event)
 	}
-	whole := &completion{}
+	whole := &chatCompletion{}
 	for _, e := range events {
 		if data, ok := eventData(e); ok && !isDone(data) {
 			if err := whole.add(data); err != nil {

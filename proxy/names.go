@@ -10,6 +10,7 @@ import (
 type Names struct {
 	Path      string // below /v1, such as "chat/completions"
 	Step, Run string // Step is never empty
+	Named     bool   // Step is not the one of calls that name none
 }
 
 // NamesOf reads the step and the run of a request as a server does, from its
@@ -27,7 +28,9 @@ func NamesOf(h http.Header, escapedPath string, body *cache.Document) (n Names, 
 	}
 	n.Path = rt.path
 	n.Step, n.Run = namesOf(h, rt, "")
-	n.Step, n.Run, err = checkNames(firstOf(n.Step, step), firstOf(n.Run, run))
+	n.Step = firstOf(n.Step, step)
+	n.Named = n.Step != ""
+	n.Step, n.Run, err = checkNames(n.Step, firstOf(n.Run, run))
 	return n, err
 }
 

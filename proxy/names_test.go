@@ -22,10 +22,10 @@ func TestNamesOfARequest(t *testing.T) {
 		want       Names
 	}{
 		{nil, "", `{}`, Names{Step: "default"}},
-		{header("X-LLMProxy-Step", " a ", "X-LLMProxy-Context", "step=b;run=2"), "/steps/c/v1/responses", metadata, Names{"responses", "a", "2"}},
-		{header("X-LLMProxy-Context", "step=b"), "/v1/chat/completions", metadata, Names{"chat/completions", "b", "run 5"}},
-		{nil, "/steps/c%20d/runs/3/embeddings", metadata, Names{"embeddings", "c d", "3"}},
-		{nil, "/v1/completions", metadata, Names{"completions", "from metadata", "run 5"}},
+		{header("X-LLMProxy-Step", " a ", "X-LLMProxy-Context", "step=b;run=2"), "/steps/c/v1/responses", metadata, Names{"responses", "a", "2", true}},
+		{header("X-LLMProxy-Context", "step=b"), "/v1/chat/completions", metadata, Names{"chat/completions", "b", "run 5", true}},
+		{nil, "/steps/c%20d/runs/3/embeddings", metadata, Names{"embeddings", "c d", "3", true}},
+		{nil, "/v1/completions", metadata, Names{"completions", "from metadata", "run 5", true}},
 	} {
 		doc, err := cache.Scan([]byte(tt.body))
 		if err != nil {

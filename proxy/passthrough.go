@@ -58,8 +58,7 @@ const maxUsageBody = 1 << 20
 // and their count; anything else, such as an upload, streams through.
 func (c *call) readPassthrough() (io.Reader, error) {
 	kind, _, _ := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
-	counted := c.row.Endpoint != ledger.Other && c.r.Method == http.MethodPost
-	if !counted && (kind != "application/json" || c.r.ContentLength == 0) {
+	if kind != "application/json" || c.r.ContentLength == 0 {
 		if err := c.settleNames("", ""); err != nil {
 			return nil, err
 		}
@@ -87,12 +86,6 @@ func (c *call) readPassthrough() (io.Reader, error) {
 	} else {
 		c.upstream = c.policy.fallback()
 	}
-	c.view.Model, c.view.N = c.row.Model, 1
-	if counted {
-		if _, err := c.estimate(); err != nil {
-			return nil, err
-		}
-	}
 	return nil, nil
 }
 
@@ -107,18 +100,10 @@ func (p *Policy) fallback() *Upstream {
 // passthroughNeed is what the call may cost. Requests that only read need
 // nothing, but a step over its budget is refused them too.
 func (c *call) passthroughNeed() budget.Amounts {
-	switch {
-	case c.r.Method != http.MethodPost:
+	if c.r.Method != http.MethodPost {
 		return budget.Amounts{}
-	case c.row.Endpoint == ledger.Responses || c.row.Endpoint == ledger.Completions:
-		for _, name := range []string{"max_tokens", "max_output_tokens"} {
-			if n, ok, err := countMember(c.doc, name, 1<<31); err == nil && ok {
-				c.view.MaxOutput = n
-			}
-		}
-		return c.need()
 	}
-	return budget.Amounts{Input: c.row.Input, Calls: 1}
+	return budget.Amounts{Calls: 1}
 }
 
 func (c *call) admitPassthrough(need budget.Amounts) error {

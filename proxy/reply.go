@@ -56,7 +56,7 @@ func (c *call) replyWhole(rec *cache.Recording) error {
 		case g.Ended && g.Err != nil:
 			return c.inBandError(g.Err)
 		case g.Ended:
-			body, err := assemble(rec.Events())
+			body, err := c.assemble(rec.Events())
 			if err != nil {
 				return otherForm(err)
 			}
@@ -86,15 +86,13 @@ func jsonHeader(h http.Header) http.Header {
 }
 
 // assemble makes the JSON form of a recorded stream.
-func assemble(events [][]byte) ([]byte, error) {
-	whole := &completion{}
+func (c *call) assemble(events [][]byte) ([]byte, error) {
+	whole := c.dialect.answer(c.view)
 	for _, event := range events {
-		data, ok := eventData(event)
-		if !ok || len(data) == 0 || isDone(data) {
-			continue
-		}
-		if err := whole.add(data); err != nil {
-			return nil, err
+		if data, ok := eventData(event); ok && len(data) > 0 {
+			if _, err := whole.event(data); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return whole.body()
@@ -174,12 +172,13 @@ func (c *call) endStream(err error) error {
 	return nil
 }
 
-// writeEvent sends one event as it came, but the usage chunk only to who asked.
+// writeEvent sends one event as it came, if it is for this client.
 func (c *call) writeEvent(event []byte) error {
-	if !c.view.IncludeUsage {
-		if data, ok := eventData(event); ok && isUsageChunk(data) {
+	if data, ok := eventData(event); ok {
+		if !c.dialect.wants(c.view, data) {
 			return nil
 		}
+		c.sent++
 	}
 	if c.first.IsZero() {
 		c.first = time.Now()
@@ -201,15 +200,16 @@ func (c *call) streamWhole(head *cache.Head, body []byte) error {
 		if !ok {
 			return upstreamError(head.Status, "upstream_invalid", "The upstream answered %d: %.200s", head.Status, body)
 		}
-		c.w.Write(errorFrame(fmt.Appendf(nil, `{"error":%s}`, object))) //nolint:errcheck // a client that has left cannot be told
+		c.w.Write(c.dialect.failure(fmt.Appendf(nil, `{"error":%s}`, object), c.sent)) //nolint:errcheck // a client that has left cannot be told
 		return nil
 	}
-	whole, err := parseCompletion(body)
+	whole := c.dialect.answer(c.view)
+	err := whole.parse(body)
 	var inBand *chunkError
 	if errors.As(err, &inBand) { // under status 200; the client has to see it as an event
 		c.commit(head)
 		c.row.Finish = toError(inBand).Code
-		c.w.Write(errorFrame(inBand.Body)) //nolint:errcheck // a client that has left cannot be told
+		c.w.Write(c.dialect.failure(inBand.Body, c.sent)) //nolint:errcheck // a client that has left cannot be told
 		return nil
 	}
 	if err != nil {
@@ -225,17 +225,6 @@ func (c *call) streamWhole(head *cache.Head, body []byte) error {
 		return errClientLeft
 	}
 	return nil
-}
-
-// errorFrame is the event that carries an upstream's error body.
-func errorFrame(body []byte) []byte {
-	body = bytes.Map(func(r rune) rune {
-		if r == '\n' || r == '\r' { // white space between tokens, which would end the line
-			return ' '
-		}
-		return r
-	}, body)
-	return fmt.Appendf(nil, "data: %s\n\n", body)
 }
 
 // otherForm says why an answer in one form cannot be given in the other.
@@ -335,6 +324,9 @@ func (c *call) describe(h http.Header) {
 	}
 	if status, ok := statusValues[c.row.Outcome]; ok {
 		h["Cache-Status"] = status
+	}
+	if c.view.Stateful != "" {
+		h["Cache-Status"] = []string{"llmproxy; fwd=bypass; detail=" + c.view.Stateful}
 	}
 	input := c.row.Input
 	if c.served != nil {

@@ -255,7 +255,7 @@ func TestSilenceIsFilledWithComments(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := &cache.Recording{}
 		w := &recorder{http.Header{}, make(chan string, 100)}
-		c := &call{w: w, r: httptest.NewRequestWithContext(t.Context(), "POST", "/", nil), row: &ledger.Call{Outcome: ledger.Miss}, step: &Step{},
+		c := &call{w: w, r: httptest.NewRequestWithContext(t.Context(), "POST", "/", nil), row: &ledger.Call{Outcome: ledger.Miss}, step: &Step{}, dialect: chatDialect,
 			view: view{Stream: true}}
 		done := make(chan error, 1)
 		go func() { done <- c.replyStream(rec) }()
@@ -309,7 +309,7 @@ func TestSilenceBeforeJSONStaysSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := &cache.Recording{}
 		w := &recorder{http.Header{}, make(chan string, 100)}
-		c := &call{w: w, r: httptest.NewRequestWithContext(t.Context(), "POST", "/", nil), row: &ledger.Call{Outcome: ledger.Miss}, step: &Step{}}
+		c := &call{w: w, r: httptest.NewRequestWithContext(t.Context(), "POST", "/", nil), row: &ledger.Call{Outcome: ledger.Miss}, step: &Step{}, dialect: chatDialect}
 		done := make(chan error, 1)
 		go func() { done <- c.replyWhole(rec) }()
 		time.Sleep(time.Hour)

@@ -67,7 +67,7 @@ func TestTheErrorTable(t *testing.T) {
 				t.Errorf("the client is told %s", w.Body)
 			}
 			// As an event it is one line in the form that every SDK raises.
-			if frame := string(e.frame()); frame != "data: "+w.Body.String()+"\n\n" || !strings.HasPrefix(frame, `data: {"error":{`) {
+			if frame := string(errorEvent(e.body(), 0)); frame != "data: "+w.Body.String()+"\n\n" || !strings.HasPrefix(frame, `data: {"error":{`) {
 				t.Errorf("as an event: %q", frame)
 			}
 		})
@@ -172,7 +172,7 @@ func TestResponseHeaders(t *testing.T) {
 	show("bypass", h.post(chat("hi"), append(run, "Cache-Control", "no-store")...))
 	show("error of the upstream", h.post(chat("fourth"), run...))
 	show("refused", h.post(chat("fifth", stream), run...))
-	show("passed through", h.postTo("/v1/embeddings", embedding))
+	show("passed through", h.postTo("/v1/images/generations", picture))
 	show("not understood", h.post("{", run...))
 	show("not served", h.get("/nowhere"))
 	golden(t, "headers.txt", got.String())

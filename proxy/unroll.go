@@ -20,11 +20,11 @@ const pieceSize = 1 << 10
 // a chunk with the finish reason; then the usage where it is asked for, and [DONE].
 // Adding the events to a completion gives the same answer again, less a usage that
 // was not asked for.
-func (c *completion) unroll(includeUsage bool) ([][]byte, error) {
+func (c *chatCompletion) unroll(includeUsage bool) ([][]byte, error) {
 	if c.fault != "" {
 		return nil, errors.New("making a stream of the answer: " + c.fault)
 	}
-	u := newUnroller(&c.top)
+	u := newUnroller(c)
 	for _, ch := range c.sorted() {
 		u.choice(ch)
 	}
@@ -42,16 +42,20 @@ func (c *completion) unroll(includeUsage bool) ([][]byte, error) {
 
 // An unroller writes the chunks of one answer.
 type unroller struct {
+	legacy bool   // choices hold a text in place of a message
 	head   []byte // the members that each chunk begins with
 	once   []byte // the members that stand in the first chunk only
 	events [][]byte
 	err    error
 }
 
-func newUnroller(top *jsonObject) *unroller {
-	u := &unroller{head: []byte(`{"object":"chat.completion.chunk",`)}
-	for i, name := range top.names {
-		switch value := top.values[i].raw; name {
+func newUnroller(c *chatCompletion) *unroller {
+	u := &unroller{legacy: c.legacy, head: []byte(`{"object":"chat.completion.chunk",`)}
+	if c.legacy {
+		u.head = append(append([]byte{'{'}, c.object()...), ',')
+	}
+	for i, name := range c.top.names {
+		switch value := c.top.values[i].raw; name {
 		case "object", "choices", "usage":
 		case "id", "created", "model", "service_tier", "system_fingerprint":
 			u.head = append(append(appendJSONName(u.head, name), value...), ',')
@@ -82,25 +86,49 @@ func (u *unroller) chunk(choice, more []byte) {
 func (u *unroller) choice(ch *choice) {
 	head := strconv.AppendInt([]byte(`{"index":`), ch.index, 10)
 	logprobs, finish := []byte(nil), bytes.Clone(head)
-	finish = append(finish, `,"delta":{}`...)
+	if u.legacy {
+		finish = append(finish, `,"text":""`...)
+	} else {
+		finish = append(finish, `,"delta":{}`...)
+	}
 	for i, name := range ch.members.names {
 		switch value := ch.members.values[i].bytes(); name {
 		case "index", "message":
+		case "text":
+			if !u.legacy {
+				finish = append(appendJSONName(append(finish, ','), name), value...)
+			}
 		case "logprobs":
 			logprobs = append(appendJSONName([]byte{','}, name), value...)
 		default:
 			finish = append(appendJSONName(append(finish, ','), name), value...)
 		}
 	}
-	deltas := ch.deltas()
+	deltas, first := ch.deltas(), 1
+	member := `,"delta":`
+	if u.legacy {
+		deltas, first, member = textPieces(ch.members.get("text").bytes()), 0, `,"text":`
+	}
 	for i, delta := range deltas {
-		b := append(append(bytes.Clone(head), `,"delta":`...), delta...)
-		if i == 1 || len(deltas) == 1 {
+		b := append(append(bytes.Clone(head), member...), delta...)
+		if i == first || len(deltas) == 1 {
 			b = append(b, logprobs...)
 		}
 		u.chunk(append(b, `,"finish_reason":null}`...), nil)
 	}
 	u.chunk(append(finish, '}'), nil)
+}
+
+// textPieces cuts a string into strings that add up to it.
+func textPieces(text []byte) [][]byte {
+	if jsonEmpty(text) || jsonKind(text) != '"' {
+		return [][]byte{[]byte(`""`)}
+	}
+	var cut [][]byte
+	for piece := range pieces(text) {
+		cut = append(cut, fmt.Appendf(nil, `"%s"`, piece))
+	}
+	return cut
 }
 
 // deltas takes the message apart. The first delta holds the role and what is empty;

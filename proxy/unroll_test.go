@@ -18,7 +18,7 @@ import (
 // unrolled returns the data of the events made of a body, joined by lines.
 func unrolled(t *testing.T, body string, includeUsage bool) string {
 	t.Helper()
-	c, err := parseCompletion([]byte(body))
+	c, err := parseChat([]byte(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +238,7 @@ func TestUnrolledForClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := parseCompletion(fmt.Appendf(nil, `{"id":"c","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":%s,"tool_calls":[{"id":"i","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7}}`, content))
+	c, err := parseChat(fmt.Appendf(nil, `{"id":"c","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":%s,"tool_calls":[{"id":"i","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7}}`, content))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,25 +12,29 @@ type usage struct{ Input, Cached, Output, Reasoning int64 }
 // maxUsage is the largest number of tokens that is believed.
 const maxUsage = 1 << 40
 
-// usage returns the last usage that the upstream reported, in a chunk of its own or
-// in any other. Zeros are reported figures like others. ok is false where input or
+// usage is the last that the upstream reported, in a chunk of its own or in any
+// other.
+func (c *chatCompletion) usage() (u usage, odd, ok bool) {
+	return readUsage(c.top.get("usage").bytes(), "prompt", "completion")
+}
+
+// readUsage reads an upstream's usage, in which input and output go by those names. Zeros are reported figures like others. ok is false where input or
 // output is missing and does not follow from the total: an answer without usage, or
 // a placeholder.
 //
-// Where total_tokens says more than prompt and completion together, the rest is
+// Where total_tokens says more than input and output together, the rest is
 // output too: xAI counts reasoning there and not among the completion tokens, Gemini
 // does so without saying that it was reasoning.
 //
 // odd means that a figure was no number of tokens (negative, above maxUsage, not a
 // whole number) and was taken as 0, or that a part was larger than its whole and was
 // cut to it.
-func (c *completion) usage() (u usage, odd, ok bool) {
-	raw := c.top.get("usage").bytes()
+func readUsage(raw []byte, input, output string) (u usage, odd, ok bool) {
 	var hasInput, hasOutput, hasTotal bool
-	u.Input, hasInput = tokenCount(jsonGet(raw, "prompt_tokens"), &odd)
-	u.Output, hasOutput = tokenCount(jsonGet(raw, "completion_tokens"), &odd)
-	u.Cached, _ = tokenCount(jsonGet(raw, "prompt_tokens_details", "cached_tokens"), &odd)
-	u.Reasoning, _ = tokenCount(jsonGet(raw, "completion_tokens_details", "reasoning_tokens"), &odd)
+	u.Input, hasInput = tokenCount(jsonGet(raw, input+"_tokens"), &odd)
+	u.Output, hasOutput = tokenCount(jsonGet(raw, output+"_tokens"), &odd)
+	u.Cached, _ = tokenCount(jsonGet(raw, input+"_tokens_details", "cached_tokens"), &odd)
+	u.Reasoning, _ = tokenCount(jsonGet(raw, output+"_tokens_details", "reasoning_tokens"), &odd)
 	total, hasTotal := tokenCount(jsonGet(raw, "total_tokens"), &odd)
 	if !hasInput || !hasOutput && !hasTotal {
 		return usage{}, odd, false
