@@ -305,6 +305,17 @@ func (p *Policy) Hard(step string) bool {
 	return false
 }
 
+// Metered returns a rule that refuses calls of a step by what their tokens come
+// to, if there is one.
+func (p *Policy) Metered(step string) (rule Rule, metered bool) {
+	for r := range p.matching(step) {
+		if r.Action == Reject && r.Unit != Calls {
+			return r, true
+		}
+	}
+	return Rule{}, false
+}
+
 // Holds tells whether [Policy.Reserve] holds anything for a call of a step: with
 // no rule that has a window there is nothing to settle.
 func (p *Policy) Holds(step string) bool {

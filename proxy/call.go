@@ -77,6 +77,8 @@ func (c *call) serve() (err error) {
 	c.dialect = dialectOf(c.row.Endpoint)
 	post := c.r.Method == http.MethodPost
 	switch {
+	case isUpgrade(c.r):
+		return c.serveSocket()
 	case c.dialect != nil && post:
 		return c.serveCached()
 	case c.route.path == "responses/input_tokens" && post:

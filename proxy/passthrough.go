@@ -39,8 +39,8 @@ func (c *call) servePassthrough() (err error) {
 		return err
 	}
 	c.paid = true
-	used, status, err := c.passThrough(body, need)
-	c.closePassthrough(used, status, err)
+	used, status, err := c.passThrough(body)
+	c.closePassthrough(used, status, need.Calls, err)
 	if errors.Is(err, errBrokeOff) {
 		c.failure, c.row.Finish = err, toError(err).Code
 		panic(http.ErrAbortHandler) // the client must see that the answer is not whole
@@ -126,7 +126,7 @@ func (c *call) admitPassthrough(need budget.Amounts) error {
 }
 
 // passThrough makes the upstream call and copies its answer to the client.
-func (c *call) passThrough(body io.Reader, need budget.Amounts) (used *ledger.Usage, status int, err error) {
+func (c *call) passThrough(body io.Reader) (used *ledger.Usage, status int, err error) {
 	ctx, cancel := context.WithTimeoutCause(c.r.Context(), c.upstream.Total, errTotal)
 	defer cancel()
 	out := outbound{method: c.r.Method, path: c.route.path, query: c.r.URL.RawQuery, header: c.r.Header,
@@ -155,7 +155,7 @@ func (c *call) passThrough(body io.Reader, need budget.Amounts) (used *ledger.Us
 	defer r.Response.Body.Close()
 	c.sendHead(r.Response)
 	kept, err := c.copyOut(r.body)
-	return c.passthroughUsage(r.Response, kept, need), r.StatusCode, err
+	return c.passthroughUsage(r.Response, kept), r.StatusCode, err
 }
 
 // noAnswer says why no answer began.
@@ -221,26 +221,21 @@ var hopByHop = map[string]bool{
 	"Transfer-Encoding": true, "Upgrade": true, "Proxy-Authenticate": true,
 }
 
-// passthroughUsage is what the call is charged with: the usage in a JSON answer,
-// else our own count and what was reserved for the output.
-func (c *call) passthroughUsage(r *http.Response, kept []byte, need budget.Amounts) *ledger.Usage {
+// passthroughUsage is what the call is charged with: the usage in a JSON answer.
+func (c *call) passthroughUsage(r *http.Response, kept []byte) *ledger.Usage {
 	if r.StatusCode != http.StatusOK || c.r.Method != http.MethodPost {
 		return &ledger.Usage{}
 	}
-	if used, odd := usageIn(kept); odd {
+	used, odd := usageIn(kept)
+	if odd {
 		c.row.Flags |= ledger.UsageOdd
-	} else if used.Input+used.Output > 0 {
-		return &used
-	}
-	if c.row.Endpoint == ledger.Other {
 		return &ledger.Usage{}
 	}
-	c.row.Flags |= ledger.UsageEstimated
-	return &ledger.Usage{Input: need.Input, Output: need.Output}
+	return &used
 }
 
 // usageIn is the usage that a JSON body reports, under the names of either API;
-// odd as in [completion.usage].
+// odd as in readUsage.
 func usageIn(body []byte) (u ledger.Usage, odd bool) {
 	if !json.Valid(body) {
 		return u, false
@@ -255,7 +250,7 @@ func usageIn(body []byte) (u ledger.Usage, odd bool) {
 }
 
 // closePassthrough settles the budget and closes the row.
-func (c *call) closePassthrough(used *ledger.Usage, status int, err error) {
+func (c *call) closePassthrough(used *ledger.Usage, status int, calls int64, err error) {
 	s, row := c.server, *c.row
 	row.Total, row.Usage, row.Status = time.Since(c.start), used, status
 	if !c.first.IsZero() {
@@ -273,10 +268,6 @@ func (c *call) closePassthrough(used *ledger.Usage, status int, err error) {
 		row.Outcome, row.Finish, row.Status = ledger.Failed, e.Code, e.Status
 	case status >= http.StatusBadRequest:
 		row.Outcome, row.Finish = ledger.Failed, strconv.Itoa(status)
-	}
-	calls := int64(1)
-	if c.r.Method != http.MethodPost {
-		calls = 0
 	}
 	write := func(tx *store.Tx) error {
 		if c.uncounted {

@@ -73,6 +73,7 @@ type Server struct {
 	metrics  *metrics
 	metricsH http.Handler
 	draining atomic.Bool
+	sockets  sync.WaitGroup
 	base     context.Context // of exchanges; ended by Abort
 	abort    context.CancelCauseFunc
 }
@@ -224,6 +225,8 @@ func (s *Server) Drain(ctx context.Context) {
 		s.abort(errShutdown)
 		<-finished
 	}
+	s.abort(errShutdown) // sockets have no end of their own
+	s.sockets.Wait()
 }
 
 // ServeHTTP serves every path of the proxy.
