@@ -55,14 +55,20 @@ JSON and CSV give whole numbers: micro-dollars and microseconds.`,
 	addConfigFlags(cmd, "database", "timezone")
 	flags := cmd.Flags()
 	flags.StringVar(&f.by, "by", string(report.ByStep), "`dimension` of the rows: "+choices(report.Dimensions()))
+	f.addRange(cmd)
+	flags.IntVar(&f.limit, "limit", -1, fmt.Sprintf("most `rows`, 0 for all (default all, but %d in a table by run or key)", tableRows))
+	flags.Lookup("limit").DefValue = "0" // the usage says it
+	return cmd
+}
+
+// addRange gives cmd the flags that say which calls are meant, and the format.
+func (f *reportFlags) addRange(cmd *cobra.Command) {
+	flags := cmd.Flags()
 	flags.StringVar(&f.since, "since", "7d", "`time` of the first calls, or all")
 	flags.StringVar(&f.until, "until", "", "`time` before which the last calls began (default now)")
 	flags.StringVar(&f.step, "step", "", "only calls of this `step`")
 	flags.StringVar(&f.tenant, "tenant", "", "only calls of this `tenant`")
 	flags.StringVar(&f.format, "format", string(report.Table), "output `format`: "+choices(report.Formats()))
-	flags.IntVar(&f.limit, "limit", -1, fmt.Sprintf("most `rows`, 0 for all (default all, but %d in a table by run or key)", tableRows))
-	flags.Lookup("limit").DefValue = "0" // the usage says it
-	return cmd
 }
 
 // report answers the flags on cmd's standard output.
@@ -100,13 +106,23 @@ func readReport(ctx context.Context, database string, query report.Query) (resul
 	}
 	defer func() { err = errors.Join(err, s.CloseReader()) }()
 	result, err = report.Run(ctx, s, query)
-	if unknown, ok := errors.AsType[*report.UnknownName](err); ok {
-		if near, ok := nearest(unknown.Name, unknown.Known); ok {
-			return nil, fmt.Errorf("no call has the %s %q; did you mean %q?", unknown.Kind, unknown.Name, near)
-		}
-		return nil, unknown
+	if err != nil {
+		return nil, withNearName(err)
 	}
-	return result, err
+	return result, nil
+}
+
+// withNearName proposes the name that was probably meant, where err is of one
+// that does not exist.
+func withNearName(err error) error {
+	unknown, ok := errors.AsType[*report.UnknownName](err)
+	if !ok {
+		return err
+	}
+	if near, ok := nearest(unknown.Name, unknown.Known); ok {
+		return fmt.Errorf("no call has the %s %q; did you mean %q?", unknown.Kind, unknown.Name, near)
+	}
+	return unknown
 }
 
 // check refuses flags whose words do not exist.

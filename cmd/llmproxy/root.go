@@ -56,7 +56,8 @@ each step of an automation, and refuses or flags a step that is over its budget.
 		Example: `  llmproxy demo                         # see what it does: no key, no network
   llmproxy serve                        # start on 127.0.0.1:8484
   llmproxy config check                 # what is in force, or every mistake in it
-  llmproxy keys new ci                  # a key for a client`,
+  llmproxy keys new ci                  # a key for a client
+  llmproxy tokens body.json             # what a request costs, part by part`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		Version:           buildVersion(),
@@ -75,6 +76,7 @@ each step of an automation, and refuses or flags a step that is over its budget.
 		newKeysCmd(a),
 		newReportCmd(a),
 		newServeCmd(a),
+		newTokensCmd(a),
 		newVersionCmd(a),
 	)
 	root.SetHelpCommand(newHelpCmd(root))
