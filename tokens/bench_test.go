@@ -182,40 +182,77 @@ func BenchmarkLoad(b *testing.B) {
 	})
 }
 
-// BenchmarkConversation counts a body of 110 long messages: when all are new,
-// and when all but the last were counted before.
-func BenchmarkConversation(b *testing.B) {
-	texts := corpora(b)
-	var messages []string
-	for i := range 110 {
+// conversation returns the body of a chat of some messages of 4 KB: about a
+// million tokens for 1,000.
+func conversation(texts map[string]string, messages int) []byte {
+	body := []byte(`{"model":"gpt-4o","messages":[`)
+	for i := range messages {
 		text := texts[[]string{"English", "JSON", "code"}[i%3]]
-		at := i * 1000
-		content, err := json.Marshal(text[at : at+40_000])
+		at := i * 151 % (len(text) - 4200)
+		body = append(appendMessage(body, text[at:at+4000]), ',')
+	}
+	return append(body[:len(body)-1], `]}`...)
+}
+
+func appendMessage(body []byte, content string) []byte {
+	quoted, err := json.Marshal(content)
+	if err != nil {
+		panic(err) // a string has a form in JSON
+	}
+	return fmt.Appendf(body, `{"role":"user","content":%s}`, quoted)
+}
+
+// BenchmarkGrowingConversation counts a chat of about a million tokens in 1,000
+// messages: as it comes first, and with one new message at each turn, all
+// others having been counted before. Scan and digest are the least that takes.
+func BenchmarkGrowingConversation(b *testing.B) {
+	texts := corpora(b)
+	body := conversation(texts, 1000)
+	count := func(b *testing.B, c *Counter, body []byte) {
+		b.Helper()
+		e, err := c.Count(Request{ChatCompletions, "gpt-4o", body})
 		if err != nil {
 			b.Fatal(err)
 		}
-		messages = append(messages, fmt.Sprintf(`{"role":"user","content":%s}`, content))
+		b.ReportMetric(float64(e.Tokens), "tokens")
 	}
-	body := []byte(`{"messages":[` + strings.Join(messages, ",") + `]}`)
-	run := func(b *testing.B, counter func() *Counter) {
+	b.Run("first", func(b *testing.B) {
 		b.SetBytes(int64(len(body)))
 		for b.Loop() {
-			if _, err := counter().Count(Request{ChatCompletions, "gpt-4o", body}); err != nil {
+			count(b, new(Counter), body)
+		}
+	})
+	b.Run("one more", func(b *testing.B) {
+		b.SetBytes(int64(len(body)))
+		b.ReportAllocs()
+		c := new(Counter)
+		count(b, c, body)
+		open := len(body) - len("]}")
+		turn := 0
+		for b.Loop() {
+			b.StopTimer()
+			text := texts["English"][turn*37%100_000:][:4000]
+			body = append(appendMessage(append(body[:open], ','), fmt.Sprint(turn, text)), "]}"...)
+			turn++
+			b.StartTimer()
+			count(b, c, body)
+		}
+	})
+	b.Run("scan", func(b *testing.B) {
+		b.SetBytes(int64(len(body)))
+		for b.Loop() {
+			if _, err := parseDocument(body); err != nil {
 				b.Fatal(err)
 			}
 		}
-	}
-	b.Run("new", func(b *testing.B) { run(b, func() *Counter { return new(Counter) }) })
-	b.Run("remembered", func(b *testing.B) {
-		var c Counter
-		run(b, func() *Counter { return &c })
 	})
-	b.Run("parse", func(b *testing.B) {
+	b.Run("digest", func(b *testing.B) {
 		b.SetBytes(int64(len(body)))
+		var m memory
+		e := vocabulary(o200k)
+		sc := new(scratch)
 		for b.Loop() {
-			if _, err := parse(body); err != nil {
-				b.Fatal(err)
-			}
+			m.digest(sc, e, body)
 		}
 	})
 }

@@ -26,11 +26,11 @@ func (t *tally) chat(body map[string]node) error {
 		return errors.New("reading request body: messages is not an array")
 	}
 	var system node
-	for i, n := range messages.elements() {
+	for i, n := range t.doc.elements(messages) {
 		if !n.isObject() {
 			return fmt.Errorf("reading request body: messages[%d] is not an object", i)
 		}
-		m := readMessage(n)
+		m := t.readMessage(n)
 		if system == nil && m.isSystem() {
 			system = m.content
 		}
@@ -55,8 +55,8 @@ type message struct {
 	toolCallID              node // of a result: the call it answers
 }
 
-func readMessage(n node) (m message) {
-	for name, v := range n.members() {
+func (t *tally) readMessage(n node) (m message) {
+	for name, v := range t.doc.members(n) {
 		switch string(name) {
 		case "role":
 			m.role = v.str()
@@ -118,8 +118,8 @@ type part struct {
 	audio         node
 }
 
-func readPart(n node) (p part) {
-	for name, v := range n.members() {
+func (t *tally) readPart(n node) (p part) {
+	for name, v := range t.doc.members(n) {
 		switch string(name) {
 		case "type":
 			p.kind = v.str()
@@ -147,8 +147,8 @@ func (t *tally) content(path string, content node) (text int) {
 		}
 		return t.text(content)
 	}
-	for i, n := range content.elements() {
-		p := readPart(n)
+	for i, n := range t.doc.elements(content) {
+		p := t.readPart(n)
 		at := func() string { return fmt.Sprintf("%s[%d]", path, i) }
 		switch p.kind {
 		case "text", "input_text", "output_text", "summary_text", "reasoning_text":

@@ -51,9 +51,11 @@ type scratch struct {
 	text  []byte
 	cache [cacheSize]cached
 	slots
-	merged []uint32 // tokens of the long piece merged last
-	dead   []uint64 // bit set of positions no tokenization goes on from
-	work   int      // steps taken in merging, for tests
+	merged []uint32      // tokens of the long piece merged last
+	dead   []uint64      // bit set of positions no tokenization goes on from
+	tag    [tagSize]byte // of the text digested last
+	nonce  [12]byte      // of all zeroes, for digests
+	work   int           // steps taken in merging, for tests
 }
 
 // The slots of the atoms of a piece while they are merged.

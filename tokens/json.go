@@ -2,11 +2,10 @@ package tokens
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"iter"
-	"math/bits"
+	"slices"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -26,19 +25,57 @@ type node []byte
 
 // parse checks that body is one JSON value (RFC 8259) and returns it.
 func parse(body []byte) (node, error) {
+	d, err := parseDocument(body)
+	return d.root, err
+}
+
+// A document is a parsed body that knows where its long values end, so that
+// going through its members and elements does not scan those again.
+type document struct {
+	root node
+	long []span // in the order of their starts
+}
+
+// A span is a value from the byte start of a document's root up to end.
+type span struct{ start, end int }
+
+const (
+	longValue = 256 // bytes from which a value is remembered
+	longDepth = 8   // levels of nesting to which it is
+)
+
+func parseDocument(body []byte) (*document, error) {
 	p := parser{b: body}
 	p.space()
-	start := p.i
+	p.b, p.i = body[p.i:], 0
 	if err := p.value(0); err != nil {
-		return nil, fmt.Errorf("%w at byte %d", err, p.i)
+		return &document{}, fmt.Errorf("%w at byte %d", err, len(body)-len(p.b)+p.i)
 	}
-	end := p.i
+	d := &document{root: node(p.b[:p.i]), long: p.long}
 	p.space()
-	if p.i < len(body) {
-		return nil, fmt.Errorf("unexpected data after the JSON value at byte %d", p.i)
+	if p.i < len(p.b) {
+		return &document{}, fmt.Errorf("unexpected data after the JSON value at byte %d", len(body)-len(p.b)+p.i)
 	}
-	return node(body[start:end]), nil
+	return d, nil
 }
+
+// valueEnd returns the index after the value that starts at n[i]. All nodes
+// share the root's memory to its end, so the capacity of one tells where in the
+// root it stands.
+func (d *document) valueEnd(n []byte, i int) int {
+	start := cap(d.root) - cap(n) + i
+	k, ok := slices.BinarySearchFunc(d.long, start, func(s span, start int) int { return s.start - start })
+	if !ok || &d.root[start] != &n[i] {
+		return valueEnd(n, i)
+	}
+	return i + d.long[k].end - start
+}
+
+// members is as that of n, a node of d.
+func (d *document) members(n node) iter.Seq2[[]byte, node] { return n.membersBy(d.valueEnd) }
+
+// elements is as that of n, a node of d.
+func (d *document) elements(n node) iter.Seq2[int, node] { return n.elementsBy(d.valueEnd) }
 
 var (
 	errSyntax = errors.New("invalid JSON")
@@ -47,8 +84,9 @@ var (
 
 // A parser checks the syntax of b; i is where it stands.
 type parser struct {
-	b []byte
-	i int
+	b    []byte
+	i    int
+	long []span // as in a document
 }
 
 func (p *parser) space() { p.i = skipSpace(p.b, p.i) }
@@ -71,9 +109,26 @@ func (p *parser) accept(c byte) bool {
 }
 
 func (p *parser) value(depth int) error {
-	if depth > maxDepth {
+	switch {
+	case depth > maxDepth:
 		return errDepth
+	case depth > longDepth:
+		return p.anyValue(depth)
 	}
+	k, start := len(p.long), p.i
+	p.long = append(p.long, span{start: start})
+	if err := p.anyValue(depth); err != nil {
+		return err
+	}
+	if p.i-start < longValue {
+		p.long = p.long[:k] // nor is anything in it long
+	} else {
+		p.long[k].end = p.i
+	}
+	return nil
+}
+
+func (p *parser) anyValue(depth int) error {
 	switch p.peek() {
 	case '{':
 		return p.list(depth, '}', p.member)
@@ -132,62 +187,6 @@ func (p *parser) word(w string) error {
 	}
 	p.i += len(w)
 	return nil
-}
-
-func (p *parser) str() error {
-	if !p.accept('"') {
-		return errSyntax
-	}
-	for {
-		p.i += plainRun(p.b[p.i:])
-		switch c := p.peek(); {
-		case c == '"':
-			p.i++
-			return nil
-		case c != '\\':
-			return errSyntax // a control character, or the end
-		}
-		if err := p.escape(); err != nil {
-			return err
-		}
-	}
-}
-
-// plainRun returns how many bytes at the start of b can stand in a string as
-// they are: none of them is a control character, a quote or a backslash. It
-// looks at eight at a time: the top bit of a byte of special is set if that byte
-// of w is below 0x20, or zero after a quote or a backslash was taken from it by
-// xor. Borrows may set bits above the lowest one set, which alone counts.
-func plainRun(b []byte) int {
-	const ones, tops = 0x0101010101010101, 0x8080808080808080
-	i := 0
-	for ; i+8 <= len(b); i += 8 {
-		w := binary.LittleEndian.Uint64(b[i:])
-		quote, slash := w^ones*'"', w^ones*'\\'
-		special := ((w - ones*' ') | (quote - ones) | (slash - ones)) & tops &^ w
-		if special != 0 {
-			return i + bits.TrailingZeros64(special)/8
-		}
-	}
-	for i < len(b) && b[i] >= ' ' && b[i] != '"' && b[i] != '\\' {
-		i++
-	}
-	return i
-}
-
-func (p *parser) escape() error {
-	p.i++
-	switch p.peek() {
-	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
-		p.i++
-		return nil
-	case 'u':
-		if _, ok := hex4(p.b, p.i+1); ok {
-			p.i += 5
-			return nil
-		}
-	}
-	return errSyntax
 }
 
 func (p *parser) number() error {
@@ -296,7 +295,10 @@ func (n node) isNull() bool { return len(n) == 0 || n[0] == 'n' }
 
 // members yields the names and values of an object in their order, and
 // nothing for any other value.
-func (n node) members() iter.Seq2[[]byte, node] {
+func (n node) members() iter.Seq2[[]byte, node] { return n.membersBy(valueEnd) }
+
+// membersBy is members, with valueEnd or what does the same.
+func (n node) membersBy(valueEnd func([]byte, int) int) iter.Seq2[[]byte, node] {
 	return func(yield func([]byte, node) bool) {
 		if !n.isObject() {
 			return
@@ -310,7 +312,7 @@ func (n node) members() iter.Seq2[[]byte, node] {
 			i = skipSpace(n, end)
 			i = skipSpace(n, i+1)
 			end = valueEnd(n, i)
-			if !yield(name, n[i:end:end]) {
+			if !yield(name, n[i:end]) {
 				return
 			}
 			if i = skipSpace(n, end); n[i] == ',' {
@@ -322,7 +324,10 @@ func (n node) members() iter.Seq2[[]byte, node] {
 
 // elements yields the elements of an array with their indices, and nothing
 // for any other value.
-func (n node) elements() iter.Seq2[int, node] {
+func (n node) elements() iter.Seq2[int, node] { return n.elementsBy(valueEnd) }
+
+// elementsBy is elements, with valueEnd or what does the same.
+func (n node) elementsBy(valueEnd func([]byte, int) int) iter.Seq2[int, node] {
 	return func(yield func(int, node) bool) {
 		if !n.isArray() {
 			return
@@ -330,7 +335,7 @@ func (n node) elements() iter.Seq2[int, node] {
 		i := skipSpace(n, 1)
 		for k := 0; n[i] != ']'; k++ {
 			end := valueEnd(n, i)
-			if !yield(k, n[i:end:end]) {
+			if !yield(k, n[i:end]) {
 				return
 			}
 			if i = skipSpace(n, end); n[i] == ',' {
@@ -352,10 +357,10 @@ func (n node) get(name string) node {
 	return found
 }
 
-// object returns the members of an object by their names.
-func (n node) object() map[string]node {
+// object returns the members of n, an object of d, by their names.
+func (d *document) object(n node) map[string]node {
 	m := map[string]node{}
-	for name, v := range n.members() {
+	for name, v := range d.members(n) {
 		m[string(name)] = v
 	}
 	return m

@@ -3,6 +3,7 @@ package tokens
 import (
 	"encoding/json"
 	"reflect"
+	"strings"
 	"testing"
 )
 
@@ -14,14 +15,60 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		n, err := parse(b)
+		d, err := parseDocument(b)
+		n := d.root
 		if (err == nil) != json.Valid(b) && err != errDepth {
 			t.Fatalf("parse(%q) = %v, json.Valid says %t", b, err, json.Valid(b))
 		}
 		if err == nil {
 			sameAsJSON(t, n)
+			sameAsNode(t, d, n)
 		}
 	})
+}
+
+// sameAsNode checks that what a document yields is what its nodes yield.
+func sameAsNode(t *testing.T, d *document, n node) {
+	t.Helper()
+	var plain, quick []node
+	for name, v := range n.members() {
+		plain = append(plain, name, v)
+	}
+	for _, v := range n.elements() {
+		plain = append(plain, v)
+	}
+	for name, v := range d.members(n) {
+		quick = append(quick, name, v)
+	}
+	for _, v := range d.elements(n) {
+		quick = append(quick, v)
+		sameAsNode(t, d, v)
+	}
+	for _, v := range d.object(n) {
+		sameAsNode(t, d, v)
+	}
+	if !reflect.DeepEqual(plain, quick) {
+		t.Fatalf("of %q: %q, want %q", n, quick, plain)
+	}
+}
+
+func TestDocument(t *testing.T) {
+	long := `"` + strings.Repeat(`a\"{[`, longValue/5) + `"`
+	object := `{"b":[` + long + `,1,{"c":` + long + ` , "d":` + long + `}],"e":""}`
+	body := ` {"short":[1,{"x":"y"}], "long" : ` + long + `,"deep":[[[[[[[[[[` + long + `,[]]]]]]]]]]],"objects":[` + object + `,` + object + `]} `
+	d, err := parseDocument([]byte(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(d.long) < 8 {
+		t.Errorf("only %d long values: %v", len(d.long), d.long)
+	}
+	sameAsNode(t, d, d.root)
+	other, err := parse([]byte(body[:len(body)-1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameAsNode(t, d, other) // of another document
 }
 
 // sameAsJSON compares what node reads with what encoding/json reads.

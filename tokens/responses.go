@@ -25,13 +25,13 @@ func (t *tally) responses(body map[string]node) error {
 		t.charge("input", "message", Exact, frame+roleWord+t.text(input))
 	case input.isArray():
 		lastUser := -1
-		for i, item := range input.elements() {
+		for i, item := range t.doc.elements(input) {
 			if item.get("role").str() == "user" {
 				lastUser = i
 			}
 		}
-		for i, item := range input.elements() {
-			if m := readMessage(item); system == nil && m.isSystem() {
+		for i, item := range t.doc.elements(input) {
+			if m := t.readMessage(item); system == nil && m.isSystem() {
 				system = m.content
 			}
 			before := t.est.Tokens
@@ -54,7 +54,7 @@ func (t *tally) item(path string, item node, current bool) {
 	}
 	switch kind {
 	case "message":
-		t.message(path, readMessage(item))
+		t.message(path, t.readMessage(item))
 	case "function_call", "custom_tool_call":
 		arguments := item.get("arguments")
 		if arguments == nil {

@@ -13,7 +13,6 @@
 package tokens
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"strings"
@@ -125,17 +124,18 @@ type Counter struct {
 // Count returns the input tokens of r. It fails only if the body is not JSON
 // of the endpoint's shape, or the endpoint is none of the four.
 func (c *Counter) Count(r Request) (Estimate, error) {
-	root, err := parse(r.Body)
+	doc, err := parseDocument(r.Body)
 	if err != nil {
 		return Estimate{}, fmt.Errorf("reading request body: %w", err)
 	}
-	if !root.isObject() {
+	if !doc.root.isObject() {
 		return Estimate{}, errors.New("reading request body: not a JSON object")
 	}
-	body := root.object()
+	body := doc.object(doc.root)
 	m := modelOf(r.Model)
 	e := vocabulary(m.encoding)
 	t := &tally{
+		doc:         doc,
 		model:       m,
 		enc:         e,
 		scratch:     e.scratch.Get().(*scratch),
@@ -199,6 +199,7 @@ func Warm() {
 
 // A tally adds up one Estimate.
 type tally struct {
+	doc         *document
 	model       model
 	enc         *encoding
 	scratch     *scratch
@@ -225,7 +226,7 @@ func (t *tally) text(n node) int {
 	if len(n) < memorable {
 		return t.countNode(n)
 	}
-	d := digest{sha256.Sum256(n), t.enc}
+	d := t.memory.digest(t.scratch, t.enc, n)
 	count, ok := t.memory.get(d)
 	if !ok {
 		count = t.countNode(n)
