@@ -24,12 +24,13 @@ const module = "llmproxy"
 // mayImport is the import law: arrows only point down, and slices do not see
 // one another.
 var mayImport = map[string][]string{
-	"cmd/llmproxy":    {"proxy", "report", "cache", "budget", "ledger", "store", "tokens", "sim"},
+	"cmd/llmproxy":    {"proxy", "report", "guard", "cache", "budget", "ledger", "store", "tokens", "sim"},
 	"proxy":           {"cache", "budget", "ledger", "store", "tokens"},
 	"report":          {"ledger", "store"},
 	"cache":           {"store"},
 	"budget":          {"store"},
 	"ledger":          {"store"},
+	"guard":           {"store"},
 	"store":           {},
 	"tokens":          {},
 	"sim":             {},
