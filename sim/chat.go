@@ -68,11 +68,11 @@ type chatMessage struct {
 }
 
 // chatDelta is what a chunk adds; the first chunk has a role and an empty
-// content.
+// content, or null where the message will have no text.
 type chatDelta struct {
-	Role      string         `json:"role,omitempty"`
-	Content   *string        `json:"content,omitempty"`
-	ToolCalls []chatToolCall `json:"tool_calls,omitempty"`
+	Role      string          `json:"role,omitempty"`
+	Content   json.RawMessage `json:"content,omitempty"` // a string or null
+	ToolCalls []chatToolCall  `json:"tool_calls,omitempty"`
 }
 
 // chatToolCall has an index on a stream only, and there id, type and name in
@@ -156,9 +156,13 @@ func wholeChat(head envelope, id string, replies []reply, usage json.RawMessage)
 func (r reply) deltas(index int, id string, chunks int) []chatChoice {
 	var list []chatChoice
 	add := func(d chatDelta) { list = append(list, chatChoice{Index: index, Delta: &d}) }
-	add(chatDelta{Role: "assistant", Content: new("")})
+	content := json.RawMessage(`""`)
+	if r.text == "" && len(r.tools) > 0 {
+		content = json.RawMessage("null")
+	}
+	add(chatDelta{Role: "assistant", Content: content})
 	for _, piece := range split(r.text, chunks) {
-		add(chatDelta{Content: &piece})
+		add(chatDelta{Content: marshal(piece)})
 	}
 	for k, call := range r.tools {
 		add(chatDelta{ToolCalls: []chatToolCall{{Index: &k, ID: callID(id, index, k), Type: "function", Function: chatFunction{Name: call.name}}}})

@@ -148,6 +148,9 @@ func TestToolCallStream(t *testing.T) {
 	if finish := list[len(list)-1].Choices[0].Finish; finish == nil || *finish != "tool_calls" {
 		t.Errorf("the last chunk is %+v", list[len(list)-1])
 	}
+	if content := list[0].Choices[0].Delta.Content; content != nil { // a stream adds up to the message of a JSON answer
+		t.Errorf("the content is %q, want null", *content)
+	}
 }
 
 func TestChunks(t *testing.T) {
