@@ -33,8 +33,9 @@ type exchange struct {
 
 	key         cache.Key
 	fingerprint *cache.Key
-	keep        bool // the answer may be stored
-	uncounted   bool // the store could not admit the call
+	keep        bool   // the answer may be stored
+	uncounted   bool   // the store could not admit the call
+	responseID  string // of the response that the upstream keeps
 	view        view
 	out         outbound
 	begun       time.Time

@@ -109,6 +109,9 @@ func (x *exchange) close(a *answer, entry *cache.Entry) {
 		row.Finish = a.completion.finish()
 	}
 	row.Usage = x.used(a)
+	if r, ok := a.completion.(*modelResponse); ok && r.raw != nil {
+		x.responseID = jsonText(jsonGet(r.raw, "id"))
+	}
 	switch {
 	case errors.Is(context.Cause(x.ctx), errShutdown) && a.err != nil:
 		row.Outcome, row.Finish, row.Status = ledger.Lost, "shutting_down", http.StatusServiceUnavailable
@@ -189,6 +192,11 @@ func (x *exchange) settle(tx *store.Tx, entry *cache.Entry) (id int64, err error
 	}
 	if err := ledger.CloseCall(tx, &row); err != nil {
 		return 0, err
+	}
+	if u := row.Usage; u != nil && x.responseID != "" { // reasoning is not carried on
+		if err := ledger.KeepResponse(tx, row.Tenant, x.responseID, row.ID, u.Input+u.Output-u.Reasoning); err != nil {
+			return 0, err
+		}
 	}
 	return id, cache.Release(tx, x.key, row.ID)
 }

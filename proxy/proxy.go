@@ -157,6 +157,9 @@ const (
 )
 
 func (s *Server) sweep(ctx context.Context) {
+	if s.policy.Load().ReplayOnly {
+		return // old answers are given, too
+	}
 	done, err := s.Cache.Sweep(ctx, s.Store, s.policy.Load().MaxBytes)
 	s.metrics.evicted.WithLabelValues("expired").Add(float64(done.Expired))
 	s.metrics.evicted.WithLabelValues("size").Add(float64(done.Oversize))
@@ -175,20 +178,25 @@ func (s *Server) heedPurges(ctx context.Context) {
 
 // What has served its purpose is dropped in small steps.
 const (
-	tidyEvery    = time.Hour
-	keepWindows  = 7 * 24 * time.Hour  // counters of budget windows that are over
-	keepTrees    = 30 * 24 * time.Hour // fingerprints of requests
-	treesAtATime = 500
+	tidyEvery   = time.Hour
+	keepWindows = 7 * 24 * time.Hour  // counters of budget windows that are over
+	keepTrees   = 30 * 24 * time.Hour // fingerprints of requests, and what responses carry on
+	atATime     = 500                 // rows
 )
 
 func (s *Server) tidy(ctx context.Context) {
+	if s.policy.Load().ReplayOnly {
+		return // fingerprints of old requests say what is nearest
+	}
 	now := time.Now()
 	err := s.Store.Update(ctx, func(tx *store.Tx) error { return budget.Prune(tx, now.Add(-keepWindows)) })
-	for n := int64(treesAtATime); err == nil && n == treesAtATime; {
-		err = s.Store.Update(ctx, func(tx *store.Tx) (err error) {
-			n, err = ledger.ForgetTrees(tx, ledger.FirstID(now.Add(-keepTrees)), treesAtATime)
-			return err
-		})
+	for _, forget := range []func(*store.Tx, int64, int64) (int64, error){ledger.ForgetTrees, ledger.ForgetResponses} {
+		for n := int64(atATime); err == nil && n == atATime; {
+			err = s.Store.Update(ctx, func(tx *store.Tx) (err error) {
+				n, err = forget(tx, ledger.FirstID(now.Add(-keepTrees)), atATime)
+				return err
+			})
+		}
 	}
 	if err != nil && ctx.Err() == nil {
 		s.metrics.storeErrors.WithLabelValues("tidy").Inc()

@@ -458,3 +458,44 @@ func TestCompletionsInBothForms(t *testing.T) {
 		})
 	}
 }
+
+// Whatever a response looks like, its stream adds up to it, and a stream of any
+// events does no harm.
+func FuzzResponse(f *testing.F) {
+	f.Add(everyItem)
+	f.Add(answerOf("x", "incomplete"))
+	f.Add(`{"output":[{"type":"message","content":[{"type":"output_text","text":7,"annotations":{}}]},{"type":"message"},7,null,{}]}`)
+	f.Add(`{"output":[{"type":"reasoning","summary":null,"content":[]},{"type":"function_call","arguments":{"a":1}}],"status":"completed","status":"failed"}`)
+	f.Add(`{"type":"response.output_item.done","output_index":3,"item":{}}`)
+	f.Add(`{"type":"error","message":null}`)
+	f.Fuzz(func(t *testing.T, body string) {
+		anything := &modelResponse{}
+		anything.event([]byte(body)) //nolint:errcheck // only no panic is asked for
+		anything.judge(storeRules{})
+		anything.text()
+		anything.usage()
+		r := &modelResponse{}
+		if r.parse([]byte(body)) != nil {
+			return
+		}
+		r.judge(storeRules{})
+		events, err := r.unroll(false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := &modelResponse{}
+		for i, event := range events {
+			data, ok := eventData(event)
+			if !ok || !json.Valid(data) {
+				t.Fatalf("%q", event)
+			}
+			last, err := sum.event(data)
+			if err != nil || last != (i == len(events)-1) {
+				t.Fatalf("event %d of %d: %v %q", i, len(events), err, event)
+			}
+		}
+		if got, err := sum.body(); err != nil || !sameJSON(t, got, []byte(body)) {
+			t.Fatalf("%s adds up to %s, %v", body, got, err)
+		}
+	})
+}

@@ -19,6 +19,7 @@ type view struct {
 	NoOutput     bool   // the answer costs no output tokens
 	N            int64  // answers asked for
 	Stateful     string // the member that ties the call to the upstream's state, so that no stored answer will do
+	Previous     string // the response that this one goes on from
 	Base64       bool   // embeddings are wanted in base64
 }
 
@@ -85,6 +86,9 @@ func responseView(doc *cache.Document) (v view, err error) {
 		return v, err
 	} else if background {
 		v.Stateful = "background"
+	}
+	if raw, ok := doc.Member("previous_response_id"); ok {
+		v.Previous, _ = stringValue(raw)
 	}
 	if raw, ok := doc.Member("conversation"); ok && !isNull(raw) {
 		v.Stateful = "conversation"

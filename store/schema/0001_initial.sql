@@ -104,6 +104,14 @@ CREATE TABLE open_call (call_id {id}, instance_id {int} NOT NULL) {strict};
 -- Short hashes of each request's fields and messages, never their text.
 CREATE TABLE fingerprint (call_id {id}, tree {blob} NOT NULL) {strict};
 
+-- What a response kept upstream carries into a call that goes on from it by its
+-- id, which is hashed with its tenant.
+CREATE TABLE response (
+  id      {blob} PRIMARY KEY,
+  call_id {int} NOT NULL,
+  tokens  {int} NOT NULL
+) {strict without rowid};
+
 -- Sums of closed calls by hour, kept in the transactions that close them.
 CREATE TABLE rollup (
   hour        {int} NOT NULL,             -- Unix hours
