@@ -3,6 +3,7 @@ package tokens
 import (
 	"encoding/binary"
 	"sync"
+	"unicode/utf8"
 )
 
 // The names of the encodings.
@@ -77,11 +78,19 @@ const (
 	countBits = 60 // where a cached keeps its count
 )
 
-// text returns the tokens of s.
+// text returns the tokens of s, of which each invalid byte counts as U+FFFD:
+// that is what encoders of JSON make of it.
 func (e *encoding) text(s string) int {
 	sc := e.scratch.Get().(*scratch)
 	defer e.scratch.Put(sc)
-	sc.text = append(sc.text[:0], s...)
+	sc.text = sc.text[:0]
+	if utf8.ValidString(s) {
+		sc.text = append(sc.text, s...)
+	} else {
+		for _, r := range s {
+			sc.text = utf8.AppendRune(sc.text, r)
+		}
+	}
 	return e.count(sc, sc.text)
 }
 

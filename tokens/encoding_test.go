@@ -347,7 +347,7 @@ func TestWorkIsLinear(t *testing.T) {
 			if large > 11*small+10_000 {
 				t.Errorf("%s, %s: %d steps for 30 kB, %d for 300 kB", name, kind, small, large)
 			}
-			if large > 90*300_000 {
+			if large > stepsPerByte*300_000 {
 				t.Errorf("%s, %s: %d steps for 300 kB", name, kind, large)
 			}
 		}
