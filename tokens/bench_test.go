@@ -210,7 +210,7 @@ func BenchmarkGrowingConversation(b *testing.B) {
 	body := conversation(texts, 1000)
 	count := func(b *testing.B, c *Counter, body []byte) {
 		b.Helper()
-		e, err := c.Count(Request{ChatCompletions, "gpt-4o", body})
+		e, err := c.Count(Request{Endpoint: ChatCompletions, Model: "gpt-4o", Body: body})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -1,19 +1,22 @@
 package tokens
 
 import (
-	"encoding/base64"
-	"encoding/binary"
 	"errors"
 	"fmt"
 )
 
 // The frame of a message, in tokens: its start, the end of its header and its
-// end. The role word is one more.
+// end. The role word is one more. Source: the vendor's cookbook, "How to count
+// tokens with tiktoken"; without exception in bills.
 const (
 	frame     = 3
 	roleWord  = 1
 	nameExtra = 1
 )
+
+// channelExtra is what naming its channel adds to a plain assistant message of
+// the history, with models that have channels. Source: bills.
+const channelExtra = 2
 
 // chat counts the body of a chat completion:
 //
@@ -35,12 +38,19 @@ func (t *tally) chat(body map[string]node) error {
 			system = m.content
 		}
 		before := t.est.Tokens
-		t.message(fmt.Sprintf("messages[%d]", i), m)
+		t.message(t.at("messages", i), m)
 		t.est.Messages = append(t.est.Messages, t.est.Tokens-before)
 	}
-	t.chatTools(body, system)
+	tools := chatFunctions(body)
+	if len(tools) > 0 {
+		t.charge("tools", "tools", Rule, t.chatTools(tools, system))
+		t.chatChoice(body)
+	}
+	if format := body["response_format"]; format.get("type").str() == "json_schema" {
+		t.charge("response_format", "json-schema", Rule, t.chatFormat(format.get("json_schema"), len(tools) > 0, system != nil))
+	}
 	if body["web_search_options"].isObject() {
-		t.unknown("web_search_options")
+		t.estimate("web_search_options", "tools-web-search", 0) // what is found is not billed here
 	}
 	t.charge("messages", "priming", Exact, t.model.priming)
 	return nil
@@ -96,7 +106,7 @@ func (t *tally) message(path string, m message) {
 		n += nameExtra + t.text(m.name)
 	}
 	if m.audio.isObject() {
-		t.unknown(path + ".audio")
+		t.estimate(path+".audio", "audio-kept", t.charges.Audio) // by the upstream
 	}
 	rule, basis := "message", Exact
 	calls := m.calls()
@@ -105,7 +115,7 @@ func (t *tally) message(path string, m message) {
 		rule, basis = "tool-call", Rule
 		n += t.toolCalls(calls)
 	case m.role == "assistant" && t.model.harmony:
-		n += 2 // the channel of a final answer
+		n += channelExtra
 	}
 	t.charge(path, rule, basis, n)
 }
@@ -139,7 +149,8 @@ func (t *tally) readPart(n node) (p part) {
 }
 
 // content counts the text of a message's content, a string or an array of
-// parts, and charges its parts that are not text one by one.
+// parts, and charges its parts that are not text one by one. Texts side by
+// side are one text.
 func (t *tally) content(path string, content node) (text int) {
 	if !content.isArray() {
 		if !content.isString() && !content.isNull() {
@@ -147,46 +158,36 @@ func (t *tally) content(path string, content node) (text int) {
 		}
 		return t.text(content)
 	}
+	var run []node // texts side by side
 	for i, n := range t.doc.elements(content) {
 		p := t.readPart(n)
-		at := func() string { return fmt.Sprintf("%s[%d]", path, i) }
 		switch p.kind {
 		case "text", "input_text", "output_text", "summary_text", "reasoning_text":
-			text += t.text(p.text)
+			run = append(run, p.text)
+			continue
 		case "refusal":
-			text += t.text(p.refusal)
-		case "image_url": // of chat completions
-			t.image(at(), p.image.get("url"), p.image.get("detail").str())
-		case "input_image": // of the Responses API
-			t.image(at(), p.image, p.detail.str())
-		case "input_audio":
-			t.audio(at(), p.audio)
-		default:
-			t.unknown(at())
+			run = append(run, p.refusal)
+			continue
 		}
+		text += t.texts(run)
+		run = run[:0]
+		t.media(t.at(path, i), p)
 	}
-	return text
+	return text + t.texts(run)
 }
 
-// audio charges an audio part (data in base64, format): a token for each 100
-// ms, and a few for its frame. The length is known of WAV files; others are
-// taken for speech of the lowest usual bit rate, which overestimates them.
-func (t *tally) audio(path string, audio node) {
-	const frame, perSecond, lowestRate = 5, 10, 32_000 / 8
-	data := audio.get("data")
-	if !data.isString() {
+// media charges a part that is not text.
+func (t *tally) media(path string, p part) {
+	switch p.kind {
+	case "image_url": // of chat completions
+		t.image(path, p.image.get("url"), p.image.get("detail").str())
+	case "input_image": // of the Responses API
+		t.image(path, p.image, p.detail.str())
+	case "input_audio":
+		t.audio(path, p.audio)
+	case "file", "input_file":
+		t.estimate(path, "file", t.charges.File)
+	default:
 		t.unknown(path)
-		return
 	}
-	size := base64.StdEncoding.DecodedLen(len(data) - 2)
-	header := make([]byte, 44)
-	// What does not decode is no WAV file; n tells.
-	n, _ := base64.StdEncoding.Decode(header[:42], data[1:min(len(data)-1, 57)])
-	if n == 42 && string(header[:4]) == "RIFF" && string(header[8:12]) == "WAVE" {
-		if rate := binary.LittleEndian.Uint32(header[28:]); rate > 0 {
-			t.charge(path, "audio", Rule, frame+max(size-len(header), 0)*perSecond/int(rate))
-			return
-		}
-	}
-	t.charge(path, "audio-longest", Estimated, frame+size*perSecond/lowestRate)
 }

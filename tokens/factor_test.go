@@ -126,8 +126,8 @@ func TestWhatIsNoTextKeepsItsCharge(t *testing.T) {
 	}
 	body := `{"model":"claude-sonnet-4-5","messages":[{"role":"user","content":[{"type":"text","text":"What is this?"},` +
 		`{"type":"image_url","image_url":{"url":"https://example.com/a.png"}},{"type":"hologram"}]}]}`
-	plain := mustCount(t, new(Counter), Request{ChatCompletions, claude, []byte(body)})
-	got := mustCount(t, &c, Request{ChatCompletions, claude, []byte(body)})
+	plain := mustCount(t, new(Counter), Request{Endpoint: ChatCompletions, Model: claude, Body: []byte(body)})
+	got := mustCount(t, &c, Request{Endpoint: ChatCompletions, Model: claude, Body: []byte(body)})
 	text := 0
 	for _, p := range plain.Parts {
 		if p.Basis < Estimated {
@@ -197,7 +197,7 @@ func TestShapes(t *testing.T) {
 		{Responses, `{"input":[{"type":"function_call","call_id":"1","name":"f","arguments":"{}"}]}`, ToolCalls},
 		{Embeddings, `{"input":"hi"}`, 0},
 	} {
-		e, err := Count(Request{test.endpoint, "gpt-4o", []byte(test.body)})
+		e, err := Count(Request{Endpoint: test.endpoint, Model: "gpt-4o", Body: []byte(test.body)})
 		if err != nil {
 			t.Errorf("%s: %v", test.body, err)
 		} else if got := e.Shape(); got != test.want {

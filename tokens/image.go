@@ -62,17 +62,13 @@ func (r imageRule) patches(w, h int) int {
 // is then unknown) and detail ("low", "high", "auto" or empty).
 func (t *tally) image(path string, url node, detail string) {
 	rule := t.model.images
-	if rule == (imageRule{}) {
-		t.unknown(path)
-		return
-	}
-	if detail == "low" && rule.percent == 0 {
+	if detail == "low" && rule.base > 0 {
 		t.charge(path, "image-low", Rule, rule.base)
 		return
 	}
 	w, h, ok := dataURLSize(url)
-	if !ok {
-		t.charge(path, "image-largest", Estimated, max(rule.largest(), t.unknownPart))
+	if !ok || rule == (imageRule{}) {
+		t.estimate(path, "image-largest", t.charges.image(rule))
 		return
 	}
 	t.charge(path, "image", Rule, rule.tokens(w, h))

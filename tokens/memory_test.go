@@ -12,7 +12,7 @@ func TestMemoryCountsAlike(t *testing.T) {
 	var c Counter
 	for range 3 {
 		for _, model := range []string{"gpt-4", "gpt-4o"} { // two encodings
-			got, err := c.Count(Request{ChatCompletions, model, body})
+			got, err := c.Count(Request{Endpoint: ChatCompletions, Model: model, Body: body})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,40 +1,46 @@
 package tokens
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 )
 
-// A rendering says what of a function's schema the model gets to read, where
-// models differ.
-type rendering struct {
-	titles      bool // titles of the parameters and properties
-	description bool // description of the parameters as a whole
-	refs        bool // what a $ref stands for, not any
+// Functions are rendered as the model reads them: as declarations of
+// TypeScript. The shape is that of the vendor's open rendering for gpt-oss
+// (openai/harmony, json_schema_to_typescript); that lines are not indented, and
+// that an object without comments stands on one line, is fitted on bills. It is
+// one text for both APIs and all models since 2024: exact in 118 of 128 bills,
+// within 3 in 125, and exact in all 25 that the tests of
+// openai-messages-token-helper and magentic hold.
 
+// A rendering writes the functions of one request.
+type rendering struct {
 	definitions map[string]node // reference → what it stands for
 	open        []string        // the references that are being rendered
-	budget      *int            // how many bytes of JSON references may still lead to
+	toRead      *int            // how many bytes of JSON may still be read
+	toFollow    *int            // how many of them by references
 }
 
-// Definitions may stand for each other many times over. So references are not
-// followed beyond maxOpen within each other, nor to more than maxFollowed times
-// the length of the functions' JSON in all.
+// Schemas are read once for each level they stand at, and definitions may stand
+// for each other many times over. So no more than maxRead times the length of
+// the functions' JSON is read, nor maxFollowed times that length by references,
+// which are not followed beyond maxOpen within each other. What is beyond is
+// any. A property leads to its definition twice: for its comments and for its
+// type.
 const (
+	maxRead     = 16
+	maxFollowed = 6
 	maxOpen     = 8
-	maxFollowed = 4
 )
 
-// maxIndent is the deepest indentation in bytes.
-const maxIndent = 32
-
-// tools writes function definitions as the model reads them: as declarations
-// of TypeScript.
-func (r rendering) tools(tools []node) string {
-	r.budget = new(int)
+// renderTools writes function definitions.
+func renderTools(tools []node) string {
+	size := 0
 	for _, f := range tools {
-		*r.budget += maxFollowed * len(f)
+		size += len(f)
 	}
+	r := rendering{toRead: new(maxRead * size), toFollow: new(maxFollowed * size)}
 	b := []byte("# Tools\n\n## functions\n\nnamespace functions {\n\n")
 	for _, f := range tools {
 		b = r.appendTool(b, f)
@@ -49,46 +55,43 @@ func (r rendering) appendTool(b []byte, tool node) []byte {
 		case "name":
 			name = v
 		case "description":
-			b = appendComment(b, "", v.str())
+			b = appendComment(b, v.str())
 		case "parameters":
 			parameters = v
 		}
 	}
 	b = append(b, "type "...)
 	b = name.appendStr(b)
-	s := readSchema(parameters)
+	s := r.read(parameters)
 	if len(s.properties) == 0 {
 		return append(b, " = () => any;\n\n"...)
 	}
+	r.definitions = definitionsOf(parameters)
 	b = append(b, " = (_: "...)
-	if r.titles {
-		b = appendComment(b, "", s.title)
-	}
-	if r.description {
-		b = appendComment(b, "", s.description)
-	}
-	if r.refs {
-		r.definitions = definitionsOf(parameters)
-	}
-	b = r.appendObject(b, s, "", true)
+	b = s.appendComments(b)
+	b = r.appendObject(b, s)
 	return append(b, ") => any;\n\n"...)
 }
 
-// appendComment writes text as a comment; only its first line is marked.
-func appendComment(b []byte, indent, text string) []byte {
-	text = strings.TrimRight(text, " \n")
+// appendComment writes text as a comment: only its first line is marked, and no
+// line keeps the white space around it.
+func appendComment(b []byte, text string) []byte {
+	text = strings.TrimSpace(text)
 	if text == "" {
 		return b
 	}
-	b = append(b, indent...)
 	b = append(b, "// "...)
-	b = append(b, text...)
-	return append(b, '\n')
+	for line := range strings.SplitSeq(text, "\n") {
+		b = append(b, strings.TrimSpace(line)...)
+		b = append(b, '\n')
+	}
+	return b
 }
 
 // A schema is what is rendered of a JSON Schema.
 type schema struct {
 	title, description string
+	initial            node // default
 	union              node // anyOf or oneOf
 	enum, kind, items  node
 	ref                string
@@ -101,13 +104,20 @@ type property struct {
 	schema node
 }
 
-func readSchema(n node) (s schema) {
+// read reads a schema, or that of any if too much was read already.
+func (r rendering) read(n node) (s schema) {
+	if *r.toRead < len(n) {
+		return s
+	}
+	*r.toRead -= len(n)
 	for name, v := range n.members() {
 		switch string(name) {
 		case "title":
 			s.title = v.str()
 		case "description":
 			s.description = v.str()
+		case "default":
+			s.initial = v
 		case "anyOf", "oneOf":
 			s.union = v
 		case "enum":
@@ -132,6 +142,17 @@ func readSchema(n node) (s schema) {
 	return s
 }
 
+// hasComments reports whether something is said of a property with the schema
+// s beside its type.
+func (s *schema) hasComments() bool {
+	return s.title != "" || strings.TrimSpace(s.description) != "" || s.initial != nil
+}
+
+// appendComments writes the comments before what has the schema s.
+func (s *schema) appendComments(b []byte) []byte {
+	return appendComment(appendComment(b, s.title), s.description)
+}
+
 // definitionsOf returns what the local references in a schema can stand for.
 func definitionsOf(root node) map[string]node {
 	definitions := map[string]node{}
@@ -143,64 +164,85 @@ func definitionsOf(root node) map[string]node {
 	return definitions
 }
 
-// appendObject writes the type of an object. A top-level object none of whose
-// properties has a comment stands on one line; descriptions of nested
-// properties are left out.
-func (r rendering) appendObject(b []byte, s schema, indent string, top bool) []byte {
+// appendObject writes the type of an object: on one line if nothing is said of
+// its properties beside their types, else on a line each.
+func (r rendering) appendObject(b []byte, s schema) []byte {
 	if len(s.properties) == 0 {
 		return append(b, "object"...)
 	}
-	oneLine := top
+	oneLine := true
 	properties := make([]schema, len(s.properties))
 	for i, p := range s.properties {
-		properties[i] = readSchema(p.schema)
-		if properties[i].description != "" || r.titles && properties[i].title != "" {
-			oneLine = false
-		}
+		properties[i] = r.property(p.schema)
+		oneLine = oneLine && !properties[i].hasComments()
 	}
-	inner := indent
-	if !top && len(indent) < maxIndent {
-		inner += "    "
-	}
-	before, after, end := "\n", ",", "\n"+indent+"}"
 	if oneLine {
-		before, after, end = " ", "", " }"
+		b = append(b, "{ "...)
+		for i, p := range properties {
+			if i > 0 {
+				b = append(b, ", "...)
+			}
+			b = r.appendProperty(b, s, i, p)
+		}
+		return append(b, " }"...)
 	}
-	b = append(b, '{')
+	b = append(b, "{\n"...)
 	for i, p := range properties {
-		if oneLine && i > 0 {
-			b = append(b, ',')
+		b = p.appendComments(b)
+		b = r.appendProperty(b, s, i, p)
+		b = append(b, ',')
+		if p.initial != nil {
+			b = append(b, " // default: "...)
+			b = append(b, p.initial...)
 		}
-		b = append(b, before...)
-		if !oneLine {
-			if r.titles {
-				b = appendComment(b, inner, p.title)
-			}
-			if top {
-				b = appendComment(b, inner, p.description)
-			}
-			b = append(b, inner...)
-		}
-		b = append(b, s.properties[i].name...)
-		if !s.required[s.properties[i].name] {
-			b = append(b, '?')
-		}
-		b = append(b, ": "...)
-		b = r.appendType(b, p, inner)
-		b = append(b, after...)
+		b = append(b, '\n')
 	}
-	return append(b, end...)
+	return append(b, '}')
+}
+
+// property reads the schema of a property. If it is a reference, what is said
+// where that leads is said of the property.
+func (r rendering) property(n node) schema {
+	s := r.read(n)
+	if target := r.follow(s.ref); target != nil {
+		title, description := target.get("title").str(), target.get("description").str()
+		s.title = cmp.Or(s.title, title)
+		s.description = cmp.Or(s.description, description)
+	}
+	return s
+}
+
+// follow returns what a reference stands for, or nil if nothing does or too
+// much was followed already.
+func (r rendering) follow(ref string) node {
+	target := r.definitions[ref]
+	if *r.toFollow < len(target) {
+		return nil
+	}
+	*r.toFollow -= len(target)
+	return target
+}
+
+// appendProperty writes the name and the type of the ith property of s, whose
+// schema is p.
+func (r rendering) appendProperty(b []byte, s schema, i int, p schema) []byte {
+	name := s.properties[i].name
+	b = append(b, name...)
+	if !s.required[name] {
+		b = append(b, '?')
+	}
+	return r.appendType(append(b, ": "...), p)
 }
 
 // appendType writes the type that a schema describes.
-func (r rendering) appendType(b []byte, s schema, indent string) []byte {
+func (r rendering) appendType(b []byte, s schema) []byte {
 	switch {
 	case s.union.isArray():
 		for i, v := range s.union.elements() {
-			b = r.appendType(appendBar(b, i), readSchema(v), indent)
+			b = r.appendType(appendBar(b, i), r.read(v))
 		}
 	case s.ref != "":
-		b = r.appendRef(b, s.ref, indent)
+		b = r.appendRef(b, s.ref)
 	case s.enum.isArray():
 		for i, v := range s.enum.elements() {
 			b = append(appendBar(b, i), v...)
@@ -209,12 +251,12 @@ func (r rendering) appendType(b []byte, s schema, indent string) []byte {
 		var kinds []string
 		for _, v := range s.kind.elements() {
 			if kind := v.str(); !slices.Contains(kinds, kind) && len(kinds) < maxKinds {
-				b = r.appendKind(appendBar(b, len(kinds)), kind, s, indent)
+				b = r.appendKind(appendBar(b, len(kinds)), kind, s)
 				kinds = append(kinds, kind)
 			}
 		}
 	default:
-		b = r.appendKind(b, s.kind.str(), s, indent)
+		b = r.appendKind(b, s.kind.str(), s)
 	}
 	return b
 }
@@ -232,27 +274,32 @@ func appendBar(b []byte, i int) []byte {
 
 // appendRef writes the type that a reference stands for, or any where it is
 // not followed.
-func (r rendering) appendRef(b []byte, ref, indent string) []byte {
-	target := r.definitions[ref]
-	if target == nil || slices.Contains(r.open, ref) || len(r.open) == maxOpen || *r.budget < len(target) {
+func (r rendering) appendRef(b []byte, ref string) []byte {
+	if slices.Contains(r.open, ref) || len(r.open) == maxOpen {
 		return append(b, "any"...)
 	}
-	*r.budget -= len(target)
+	target := r.follow(ref)
+	if target == nil {
+		return append(b, "any"...)
+	}
 	r.open = append(slices.Clip(r.open), ref)
-	return r.appendType(b, readSchema(target), indent)
+	return r.appendType(b, r.read(target))
 }
 
 // appendKind writes the type of one kind of value that a schema describes.
-func (r rendering) appendKind(b []byte, kind string, s schema, indent string) []byte {
+func (r rendering) appendKind(b []byte, kind string, s schema) []byte {
 	switch kind {
 	case "string", "number", "boolean", "null":
 		return append(b, kind...)
 	case "integer":
 		return append(b, "number"...)
 	case "array":
-		return append(r.appendType(b, readSchema(s.items), indent), "[]"...)
+		return append(r.appendType(b, r.read(s.items)), "[]"...)
 	case "object":
-		return r.appendObject(b, s, indent, false)
+		return r.appendObject(b, s)
+	}
+	if len(s.properties) > 0 { // without a type
+		return r.appendObject(b, s)
 	}
 	return append(b, "any"...)
 }
@@ -263,7 +310,7 @@ func renderFormat(format node) string {
 	b := []byte("# Response Formats\n\n## ")
 	b = format.get("name").appendStr(b)
 	b = append(b, "\n\n"...)
-	b = appendComment(b, "", format.get("description").str())
+	b = appendComment(b, format.get("description").str())
 	c := compactor{src: format.get("schema"), dst: b}
 	c.value()
 	return string(c.dst)

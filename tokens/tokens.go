@@ -15,6 +15,7 @@ package tokens
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -36,8 +37,8 @@ type Basis uint8
 const (
 	Exact            Basis = iota // as the vendor counts it
 	Rule                          // by a rule fitted on billed requests: near, often equal
-	Estimated                     // a part was charged by a constant or an upper bound
-	FallbackEncoding              // the model is not known; its encoding is a guess
+	Estimated                     // a part was charged by a constant or an upper bound, or the model is known not to follow the rules
+	FallbackEncoding              // the model's encoding is not known, as with other vendors' models
 )
 
 // String returns the basis as reports print it.
@@ -60,6 +61,12 @@ type Request struct {
 	Endpoint Endpoint
 	Model    string // as the upstream will read it
 	Body     []byte // the raw JSON body; not kept, not changed
+
+	// Previous is how many tokens the response that previous_response_id names
+	// stands for: those of its input and its output, without its reasoning,
+	// and without its instructions, which the upstream does not carry over. 0
+	// means that they are not known.
+	Previous int
 }
 
 // An Estimate is the count of one Request.
@@ -103,17 +110,12 @@ func (e *Estimate) Uncounted() []string {
 	return paths
 }
 
-// DefaultUnknownPart is the charge, in tokens, for a part that cannot be
-// counted.
-const DefaultUnknownPart = 1000
-
 // A Counter counts requests, and remembers the counts of the long texts it has
 // seen. The zero value is ready for use. A Counter may be used by many
 // goroutines at once and must not be copied after first use.
 type Counter struct {
-	// UnknownPart is the charge, in tokens, for a part that cannot be
-	// counted; 0 means DefaultUnknownPart.
-	UnknownPart int
+	// Charges are for what cannot be counted.
+	Charges Charges
 
 	// Factors, if set, corrects the counts of models that no rule is known for.
 	Factors *Factors
@@ -135,18 +137,16 @@ func (c *Counter) Count(r Request) (Estimate, error) {
 	m := modelOf(r.Model)
 	e := vocabulary(m.encoding)
 	t := &tally{
-		doc:         doc,
-		model:       m,
-		enc:         e,
-		scratch:     e.scratch.Get().(*scratch),
-		memory:      &c.memory,
-		unknownPart: c.UnknownPart,
-		est:         Estimate{Basis: m.basis, Encoding: m.encoding},
+		doc:      doc,
+		model:    m,
+		enc:      e,
+		scratch:  e.scratch.Get().(*scratch),
+		memory:   &c.memory,
+		charges:  c.Charges.orDefault(),
+		previous: r.Previous,
+		est:      Estimate{Basis: m.basis, Encoding: m.encoding},
 	}
 	defer e.scratch.Put(t.scratch)
-	if t.unknownPart == 0 {
-		t.unknownPart = DefaultUnknownPart
-	}
 	switch r.Endpoint {
 	case ChatCompletions:
 		err = t.chat(body)
@@ -199,27 +199,50 @@ func Warm() {
 
 // A tally adds up one Estimate.
 type tally struct {
-	doc         *document
-	model       model
-	enc         *encoding
-	scratch     *scratch
-	memory      *memory
-	unknownPart int
-	est         Estimate
-	names       map[string]string // tool call id → name of the called function
+	doc      *document
+	model    model
+	enc      *encoding
+	scratch  *scratch
+	memory   *memory
+	charges  Charges
+	previous int // Request.Previous
+	est      Estimate
+	names    map[string]string // tool call id → name of the called function
 }
+
+// maxParts bounds the parts of an Estimate. No request that a model could take
+// has as many; what a request of many empty messages has beyond is added to the
+// last part.
+const maxParts = 1 << 14
 
 // charge adds one part.
 func (t *tally) charge(path, rule string, basis Basis, n int) {
-	t.est.Parts = append(t.est.Parts, Part{Path: path, Tokens: n, Rule: rule, Basis: basis})
+	if len(t.est.Parts) < maxParts {
+		t.est.Parts = append(t.est.Parts, Part{Path: path, Tokens: n, Rule: rule, Basis: basis})
+	} else {
+		last := &t.est.Parts[maxParts-1]
+		last.Path, last.Rule = "…", "the rest"
+		last.Tokens += n
+		last.Basis = max(last.Basis, basis)
+	}
 	t.est.Tokens += n
 	t.est.Basis = max(t.est.Basis, basis)
 }
 
-// unknown adds a part that cannot be counted.
-func (t *tally) unknown(path string) {
-	t.charge(path, "unknown-part", Estimated, t.unknownPart)
+// at returns the path of the ith element of the array at path, or nothing if
+// there is no part left that it could name.
+func (t *tally) at(path string, i int) string {
+	if len(t.est.Parts) >= maxParts {
+		return ""
+	}
+	return path + "[" + strconv.Itoa(i) + "]"
 }
+
+// estimate adds a part that cannot be counted.
+func (t *tally) estimate(path, rule string, n int) { t.charge(path, rule, Estimated, n) }
+
+// unknown adds a part of a kind that is not known.
+func (t *tally) unknown(path string) { t.estimate(path, "unknown-part", t.charges.Part) }
 
 // text counts the value of a JSON string; any other value has no text.
 func (t *tally) text(n node) int {
@@ -233,6 +256,21 @@ func (t *tally) text(n node) int {
 		t.memory.set(d, count)
 	}
 	return count
+}
+
+// texts counts texts that stand side by side: as one.
+func (t *tally) texts(run []node) int {
+	switch len(run) {
+	case 0:
+		return 0
+	case 1:
+		return t.text(run[0])
+	}
+	t.scratch.text = t.scratch.text[:0]
+	for _, n := range run {
+		t.scratch.text = n.appendStr(t.scratch.text)
+	}
+	return t.enc.count(t.scratch, t.scratch.text)
 }
 
 func (t *tally) countNode(n node) int {
