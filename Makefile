@@ -38,6 +38,9 @@ bench: build ## Measure the server against bare handlers (Linux, some minutes)
 oracle: ## Compare token counts with the vendor's tokenizer (npm; needs Node.js)
 	go run ./test/oracle
 
+truth: tools ## Measure the token counts against billed requests (RECORDED=path says where)
+	@go run ./test/truth $(RECORDED)
+
 clean: ## Remove what was built; databases stay
 	rm -rf bin
 
@@ -51,4 +54,4 @@ tools:
 	command -v $${cc%% *} >/dev/null || { echo "needs $$cc for SQLite: apt-get install gcc libc6-dev"; exit 1; }; \
 	echo '#include <stdlib.h>' | $$cc -E - >/dev/null 2>&1 || { echo "needs the C library's headers for SQLite: apt-get install libc6-dev"; exit 1; }
 
-.PHONY: help demo run build test check bench oracle clean tools
+.PHONY: help demo run build test check bench oracle truth clean tools
