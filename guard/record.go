@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 )
 
 // State is where an effect stands. The values are stored; they never change.
@@ -84,7 +85,7 @@ func indexOf(names []string, kind, name string) (int, error) {
 	if i := slices.Index(names, name); i >= 0 && name != "" {
 		return i, nil
 	}
-	return 0, fmt.Errorf("unknown %s %q; one of %q", kind, name, known)
+	return 0, fmt.Errorf("the %s %.40q is not known; use one of %s", kind, name, strings.Join(known, ", "))
 }
 
 // Policy is what a record keeps of the rules it was granted under. Times are in
