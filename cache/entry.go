@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"net/http"
 	"slices"
 
@@ -111,7 +112,13 @@ const findEntry = `SELECT id, fence, fingerprint, created_at, expires_at, input,
 
 // Find reads the stored answer of a key as a finished recording, nil where
 // there is none. An error that wraps ErrDamaged asks for Delete.
-func Find(tx *store.Tx, key Key) (*Recording, error) {
+func Find(tx *store.Tx, key Key) (*Recording, error) { return findAfter(tx, key, tx.Now) }
+
+// FindStale is Find for whom an answer's time is never over.
+func FindStale(tx *store.Tx, key Key) (*Recording, error) { return findAfter(tx, key, math.MinInt64) }
+
+// findAfter reads the stored answer of a key that expires after a time (Unix ms).
+func findAfter(tx *store.Tx, key Key, after int64) (*Recording, error) {
 	var (
 		o           Origin
 		fingerprint []byte
@@ -120,7 +127,7 @@ func Find(tx *store.Tx, key Key) (*Recording, error) {
 		p           Packed
 		header      string
 	)
-	found, err := tx.Get(findEntry, []any{key[:], tx.Now}, &o.EntryID, &o.Call, &fingerprint, &o.CreatedAt, &o.ExpiresAt,
+	found, err := tx.Get(findEntry, []any{key[:], after}, &o.EntryID, &o.Call, &fingerprint, &o.CreatedAt, &o.ExpiresAt,
 		&o.Input, &o.Basis, &usage[0], &usage[1], &usage[2], &usage[3], &o.Cost,
 		&head.Form, &p.codec, &p.rawSize, &p.crc, &header, &p.bytes)
 	if err != nil || !found {

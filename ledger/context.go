@@ -79,6 +79,12 @@ func (c *Contexts) Sent(run RunKey, hashes []uint64) {
 	c.runs.Set(run, s) // anew, so that its weight is counted
 }
 
+// Tree returns the fingerprint tree of a call, nil where it is not kept.
+func Tree(tx *store.Tx, callID int64) (tree []byte, err error) {
+	_, err = tx.Get(`SELECT tree FROM fingerprint WHERE call_id = $1`, []any{callID}, &tree)
+	return tree, err
+}
+
 // Trees returns the fingerprint trees of the latest calls of a named run, to
 // fill the memory after a restart.
 func Trees(tx *store.Tx, run RunKey) (trees [][]byte, err error) {

@@ -37,6 +37,7 @@ type call struct {
 
 	row       *ledger.Call
 	messages  []uint64 // short hashes of the messages
+	passing   int64    // input tokens that a call going on from this one's response does not carry
 	admitted  admitted
 	verdict   budget.Verdict
 	paid      bool // an exchange writes the row
@@ -77,12 +78,14 @@ func (c *call) serve() (err error) {
 	c.dialect = dialectOf(c.row.Endpoint)
 	post := c.r.Method == http.MethodPost
 	switch {
-	case isUpgrade(c.r):
+	case isUpgrade(c.r) && !c.policy.ReplayOnly:
 		return c.serveSocket()
 	case c.dialect != nil && post:
 		return c.serveCached()
 	case c.route.path == "responses/input_tokens" && post:
 		return c.serveInputTokens()
+	case c.policy.ReplayOnly:
+		return c.replayOther()
 	case c.dialect == nil:
 		return c.servePassthrough()
 	case c.r.Method == http.MethodGet, c.r.Method == http.MethodHead, c.r.Method == http.MethodDelete: // what the vendor has stored
@@ -140,6 +143,9 @@ func (c *call) read() (err error) {
 		return err
 	}
 	c.again.noStore = c.again.noStore || c.view.Stateful != ""
+	if c.policy.ReplayOnly {
+		c.again = again{maxAge: -1} // there is no other answer to wish for
+	}
 	c.row.Model = c.view.Model
 	if c.view.Stream {
 		c.row.Flags |= ledger.Streamed
@@ -221,6 +227,9 @@ func (c *call) mayBeServed() error {
 
 // recall looks a finished recording up in memory.
 func (c *call) recall() *cache.Recording {
+	if c.policy.ReplayOnly {
+		return c.server.Cache.Recall(c.key, time.Time{})
+	}
 	rec := c.server.Cache.Recall(c.key, c.start)
 	if rec == nil {
 		return nil

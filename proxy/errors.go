@@ -105,7 +105,7 @@ func (e *Error) body() []byte {
 		object[name] = value
 	}
 	body, err := json.Marshal(map[string]any{"error": object})
-	if err != nil { // every member is a string, a number or nil
+	if err != nil { // every member is a string, a number, a list of strings or nil
 		panic(err)
 	}
 	return body

@@ -41,9 +41,9 @@ func (c *call) identify(rt route) error {
 			return &Error{Status: http.StatusForbidden, Type: "permission_error", Code: "forbidden", Retry: &no,
 				Message: "This proxy key may not call models; add llm to its scopes in the configuration"}
 		}
-		c.row.Tenant = c.credential.Tenant
+		c.row.Tenant = firstOf(c.credential.Tenant, c.server.anonymousTenant(secret))
 	} else {
-		c.row.Tenant = c.server.anonymousTenant(secret)
+		c.row.Tenant = firstOf(c.policy.Tenant, c.server.anonymousTenant(secret))
 	}
 	fallback := ""
 	if c.credential != nil {

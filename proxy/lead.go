@@ -36,6 +36,9 @@ func (c *call) lead(flight *cache.Flight) (rec *cache.Recording, err error) {
 		defer flight.Land()
 		return settle(rec, ledger.Hit)
 	}
+	if c.policy.ReplayOnly {
+		return nil, c.notRecorded()
+	}
 	if c.again.onlyIfCached {
 		return nil, &Error{Status: http.StatusGatewayTimeout, Type: "invalid_request_error", Code: "not_cached", Retry: &no,
 			Message: "There is no stored answer to this request, and it asked for nothing else (only-if-cached); send it without that header to call the upstream"}
@@ -67,7 +70,11 @@ func (c *call) find() (rec *cache.Recording, err error) {
 		return nil, nil
 	}
 	err = c.server.Store.Look(context.Background(), func(tx *store.Tx) error {
-		if rec, err = cache.Find(tx, c.key); err != nil || rec == nil {
+		find := cache.Find
+		if c.policy.ReplayOnly {
+			find = cache.FindStale
+		}
+		if rec, err = find(tx, c.key); err != nil || rec == nil {
 			return err
 		}
 		attempts, err := ledger.Attempts(tx, c.row.Key64)

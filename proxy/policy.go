@@ -17,7 +17,9 @@ type Policy struct {
 	Default      Step    // the settings of every other step
 	DeclaredOnly bool    // an undeclared step is refused
 	Upstreams    []*Upstream
-	Credentials  []Credential // none: everybody may call, each credential a tenant of its own
+	Credentials  []Credential // none: everybody may call
+	Tenant       string       // whom calls belong to where there are no Credentials; "": each credential is a tenant of its own
+	ReplayOnly   bool         // only stored answers are given, however old, and no upstream is called
 
 	ServeHitsOverBudget bool
 	Exclude             []string // members that do not count in the key

@@ -226,8 +226,10 @@ func (u *Upstream) request(ctx context.Context, o *outbound) (*http.Request, err
 	return req, nil
 }
 
+// authorise gives a request the upstream's credential, where one is configured,
+// and takes the client's away then: it is for somebody else.
 func (u *Upstream) authorise(h http.Header, credentialIsOurs bool) {
-	if credentialIsOurs || u.APIKey != "" {
+	if credentialIsOurs || u.APIKey != "" || u.Header.Get("Authorization") != "" || u.Header.Get("Api-Key") != "" {
 		h.Del("Authorization")
 		h.Del("Api-Key")
 	}

@@ -10,9 +10,11 @@ import (
 // reading, for layering and for printing. Once loaded it has passed every
 // check, and list elements carry their defaults.
 type Config struct {
-	Listen              string           `yaml:"listen"`   // host:port
-	Database            string           `yaml:"database"` // path of the SQLite file
-	Timezone            string           `yaml:"timezone"` // IANA name; where days, weeks and months begin
+	Listen              string           `yaml:"listen"`      // host:port
+	Database            string           `yaml:"database"`    // path of the SQLite file
+	Timezone            string           `yaml:"timezone"`    // IANA name; where days, weeks and months begin
+	Tenant              string           `yaml:"tenant"`      // whom calls without a proxy key belong to; "" makes each credential a tenant of its own
+	ReplayOnly          bool             `yaml:"replay_only"` // only stored answers are given, and no upstream is called
 	Log                 LogConfig        `yaml:"log"`
 	Upstreams           []UpstreamConfig `yaml:"upstreams"` // the first whose models match serves
 	Cache               CacheConfig      `yaml:"cache"`

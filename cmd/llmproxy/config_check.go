@@ -54,7 +54,7 @@ with its place, and exits with 1. Nothing is started or written.`,
 			return err
 		},
 	}
-	addConfigFlags(cmd, "listen", "database", "timezone", "log-level", "log-format")
+	addConfigFlags(cmd, servingFlags()...)
 	cmd.Flags().StringVar(&format, "format", "yaml", "output `format`: yaml or json")
 	return cmd
 }

@@ -24,16 +24,27 @@ type Settings struct {
 }
 
 // settingFlag is a flag that overrides one key of the configuration.
-type settingFlag struct{ name, key, usage string }
+type settingFlag struct {
+	name, key, usage string
+	isSwitch         bool // true or false, and true without a value
+}
 
 func settingFlags() []settingFlag {
 	return []settingFlag{
-		{"listen", "listen", "`address` to listen on"},
-		{"database", "database", "`path` of the database file"},
-		{"timezone", "timezone", "time `zone` of days, weeks and months"},
-		{"log-level", "log.level", "`level` from which to log: debug, info, warn or error"},
-		{"log-format", "log.format", "log `format`: auto, text or json"},
+		{name: "listen", key: "listen", usage: "`address` to listen on"},
+		{name: "database", key: "database", usage: "`path` of the database file"},
+		{name: "timezone", key: "timezone", usage: "time `zone` of days, weeks and months"},
+		{name: "tenant", key: "tenant", usage: "`tenant` that calls without a proxy key belong to (default: each credential is its own)"},
+		{name: "replay-only", key: "replay_only", usage: "give stored answers only and call no upstream", isSwitch: true},
+		{name: "log-level", key: "log.level", usage: "`level` from which to log: debug, info, warn or error"},
+		{name: "log-format", key: "log.format", usage: "log `format`: auto, text or json"},
 	}
+}
+
+// servingFlags are the settings that commands have flags for which serve, or say
+// how it would.
+func servingFlags() []string {
+	return []string{"listen", "database", "timezone", "tenant", "replay-only", "log-level", "log-format"}
 }
 
 // addConfigFlags gives cmd --config and those of the settingFlags that are
@@ -42,7 +53,11 @@ func settingFlags() []settingFlag {
 func addConfigFlags(cmd *cobra.Command, names ...string) {
 	cmd.Flags().String("config", "", "configuration `file` (default ./config.yaml, else ~/.config/llmproxy/config.yaml)")
 	for _, f := range settingFlags() {
-		if slices.Contains(names, f.name) {
+		switch {
+		case !slices.Contains(names, f.name):
+		case f.isSwitch:
+			cmd.Flags().Bool(f.name, false, f.usage)
+		default:
 			cmd.Flags().String(f.name, "", f.usage)
 		}
 	}
@@ -242,8 +257,11 @@ func (r *reader) warnings(cfg Config) []string {
 			warnings = append(warnings, fmt.Sprintf("the environment variable %s is no setting and is ignored", name))
 		}
 	}
+	if cfg.Tenant != "" && len(cfg.Keys) > 0 {
+		warnings = append(warnings, "tenant is not used, because there are keys: a call without one is refused, and each key has its own tenant:")
+	}
 	for _, u := range cfg.Upstreams {
-		if u.APIKeyEnv != "" && r.env[u.APIKeyEnv] == "" {
+		if u.APIKeyEnv != "" && r.env[u.APIKeyEnv] == "" && !cfg.ReplayOnly {
 			effect := "the client's own Authorization goes through"
 			if len(cfg.Keys) > 0 {
 				effect = "llmproxy has no key for it, and clients send their key to llmproxy"

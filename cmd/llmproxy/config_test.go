@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"reflect"
@@ -27,7 +28,7 @@ func parse(t testing.TB, content string, env map[string]string, args ...string) 
 func testFlags(t testing.TB, args ...string) *pflag.FlagSet {
 	t.Helper()
 	cmd := &cobra.Command{}
-	addConfigFlags(cmd, "listen", "database", "timezone", "log-level", "log-format")
+	addConfigFlags(cmd, servingFlags()...)
 	if err := cmd.ParseFlags(args); err != nil {
 		t.Fatal(err)
 	}
@@ -111,6 +112,8 @@ func TestLayers(t *testing.T) {
 		"limits.detached":          {"1", "0"},
 		"limits.refreshes_per_key": {"3", "4"},
 		"shutdown.drain":           {"1s", "0s"},
+		"tenant":                   {"tests", "other"},
+		"replay_only":              {"true", "false"},
 		"steps_declared_only":      {"true", "false"},
 		"serve_hits_over_budget":   {"false", "true"},
 	}
@@ -150,11 +153,11 @@ func TestLayers(t *testing.T) {
 	}
 	for _, f := range settingFlags() {
 		sample := samples[f.key]
-		settings, err := parse(t, "", map[string]string{variableName(f.key): sample[0]}, "--"+f.name, sample[1])
+		settings, err := parse(t, "", map[string]string{variableName(f.key): sample[0]}, "--"+f.name+"="+sample[1])
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := leaves(reflect.ValueOf(settings.Config), "")[f.key]; got != sample[1] {
+		if got := leaves(reflect.ValueOf(settings.Config), "")[f.key]; fmt.Sprint(got) != sample[1] {
 			t.Errorf("--%s %s over a variable gives %v", f.name, sample[1], got)
 		}
 	}
@@ -291,7 +294,7 @@ func TestMistakes(t *testing.T) {
 		{"cache: {exclude: [+a, -a]}", `cache.exclude[1]: "-a" and "+a" cancel each other; keep one`},
 		{"ttl: 5m", "ttl: is no setting; did you mean cache.ttl?"},
 		{"steps: [{name: a, scope: step}]", "steps[0].scope: is no setting; did you mean cache.scope?"},
-		{"colour: red", "colour: is no setting; use listen, database, timezone, log, upstreams, cache, limits, shutdown, steps_declared_only, serve_hits_over_budget, steps, budget or keys"},
+		{"colour: red", "colour: is no setting; use listen, database, timezone, tenant, replay_only, log, upstreams, cache, limits, shutdown, steps_declared_only, serve_hits_over_budget, steps, budget or keys"},
 		{"cache: {<<: {ttl: 1h}}", "cache.<<: merging is not supported; repeat the lines, or use an alias for a whole value"},
 
 		{"limits: {request_body: 0}", `limits.request_body: "0" must be above 0`},
@@ -306,7 +309,10 @@ func TestMistakes(t *testing.T) {
 		{"upstreams: [{name: a, base_url: api.openai.com}]", `upstreams[0].base_url: "api.openai.com" is no http or https URL; write one such as https://api.openai.com/v1, or builtin:sim`},
 		{"upstreams: [{name: a, base_url: 'https://u:SECRET@h'}]", "upstreams[0].base_url: holds a user name or password; put it in api_key or headers"},
 		{"upstreams: [{name: a, base_url: 'http://u:SEC RET@h'}]", "upstreams[0].base_url: is no http or https URL"},
-		{"upstreams: [{name: a, base_url: 'http://h?key=SECRET'}]", "upstreams[0].base_url: ends in a query or fragment; leave it out, clients send their own"},
+		{"upstreams: [{name: a, base_url: 'http://h?key=SECRET'}]", "upstreams[0].base_url: has a query that may hold a secret; put that in headers or api_key"},
+		{"tenant: a/b", `tenant: "a/b" has a slash or a control character; leave it out`},
+		{"upstreams: [{name: a, base_url: 'http://h?a=%zz'}]", "upstreams[0].base_url: has a query that is not name=value; write one such as ?api-version=2024-10-21, or leave it out"},
+		{"upstreams: [{name: a, base_url: 'http://h/#v1'}]", "upstreams[0].base_url: ends in a fragment, which is never sent; leave out what begins with #"},
 		{"upstreams: [{name: a, base_url: 'http://h', models: [x]}, {name: a, base_url: 'http://h'}]", "upstreams[1].name: is the same as upstreams[0].name (config.yaml:1)"},
 		{"upstreams: [{name: a, base_url: 'http://h'}, {name: b, base_url: 'http://h', models: [m]}]", `upstreams[1]: is never used, because "a" before it takes every model; put it first`},
 		{upstream + "models: []}]", `upstreams[0].models: is empty, so no call would come here; write ["*"] for every model`},

@@ -26,6 +26,9 @@ func validate(r *reader, cfg *Config) {
 	if _, err := time.LoadLocation(cfg.Timezone); err != nil || cfg.Timezone == "" {
 		r.bad("timezone", "is no time zone; write an IANA name such as Europe/Berlin or UTC")
 	}
+	if cfg.Tenant != "" {
+		r.label("tenant", cfg.Tenant)
+	}
 	r.oneOf("log.level", cfg.Log.Level, "level", []string{"debug", "info", "warn", "error"})
 	r.oneOf("log.format", cfg.Log.Format, "format", []string{"auto", "text", "json"})
 	validateUpstreams(r, cfg.Upstreams)
@@ -136,8 +139,18 @@ func validateBaseURL(r *reader, at, text string) {
 			return
 		}
 		r.bad(at, "is no http or https URL; write one such as https://api.openai.com/v1, or %s", simURL)
-	case u.RawQuery != "" || u.Fragment != "":
-		r.add(at, "ends in a query or fragment; leave it out, clients send their own")
+	case u.Fragment != "":
+		r.add(at, "ends in a fragment, which is never sent; leave out what begins with #")
+	case u.RawQuery != "":
+		query, err := url.ParseQuery(u.RawQuery)
+		if err != nil {
+			r.add(at, "has a query that is not name=value; write one such as ?api-version=2024-10-21, or leave it out")
+		}
+		for name := range query {
+			if holdsSecret(name) { // the value would be shown
+				r.add(at, "has a query that may hold a secret; put that in headers or api_key")
+			}
+		}
 	}
 }
 

@@ -53,6 +53,9 @@ organization, a project or beta features, or a query string, have other keys.`,
 			if err != nil {
 				return err
 			}
+			if f.tenant == "" && len(settings.Keys) == 0 {
+				f.tenant = settings.Tenant
+			}
 			if f.tenant == "" {
 				if f.tenant, err = onlyTenant(cmd.Context(), settings); err != nil {
 					return err

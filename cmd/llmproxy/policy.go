@@ -23,6 +23,8 @@ func newPolicy(cfg Config, env map[string]string) (*proxy.Policy, error) {
 	}
 	p := &proxy.Policy{
 		Budget:              &budget.Policy{Location: location, Steps: map[string][]budget.Rule{}},
+		Tenant:              cfg.Tenant,
+		ReplayOnly:          cfg.ReplayOnly,
 		DeclaredOnly:        cfg.StepsDeclaredOnly,
 		ServeHitsOverBudget: cfg.ServeHitsOverBudget,
 		Exclude:             cfg.Cache.excluded(cache.DefaultExclude()),

@@ -38,7 +38,7 @@ ends the server after the calls under way (shutdown.drain); a second one at once
   LLMPROXY_CACHE__TTL=1h llmproxy serve`,
 		Args: noArgs,
 	}
-	addConfigFlags(cmd, "listen", "database", "timezone", "log-level", "log-format")
+	addConfigFlags(cmd, servingFlags()...)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		settings, err := a.loadSettings(cmd.Flags())
 		if err != nil {
