@@ -10,6 +10,7 @@ package ledger
 
 import (
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -85,7 +86,8 @@ type Usage struct{ Input, Cached, Output, Reasoning int64 }
 type Call struct {
 	ID                       int64 // from NewID
 	Tenant, Step, Run, Model string
-	Key64                    int64 // first 8 bytes of the key, 0 without one
+	Work                     string // the unit of work it was made for, "" where it did not say
+	Key64                    int64  // first 8 bytes of the key, 0 without one
 	Endpoint                 Endpoint
 	Outcome                  Outcome
 	Status                   int   // HTTP status sent to the client
@@ -135,6 +137,13 @@ func Time(id int64) time.Time { return time.UnixMilli(id >> idBits) }
 
 // Name is how a call's id is written for people and in headers.
 func Name(id int64) string { return "call_" + strconv.FormatInt(id, 32) }
+
+// ParseName reads what Name has written.
+func ParseName(name string) (id int64, ok bool) {
+	digits, ok := strings.CutPrefix(name, "call_")
+	id, err := strconv.ParseInt(digits, 32, 64)
+	return id, ok && err == nil && id > 0 && Name(id) == name
+}
 
 // FirstID is the smallest id of a call that began at or after t.
 func FirstID(t time.Time) int64 { return t.UnixMilli() << idBits }

@@ -61,7 +61,20 @@ func OpenCall(tx *store.Tx, c *Call, instance int64) error {
 	if _, err := tx.Exec(insertCall, c.values(n)...); err != nil {
 		return err
 	}
+	if err := c.writeWork(tx); err != nil {
+		return err
+	}
 	_, err = tx.Exec(`INSERT INTO open_call (call_id, instance_id) VALUES ($1, $2)`, c.ID, instance)
+	return err
+}
+
+// writeWork notes which work a call was made for.
+func (c *Call) writeWork(tx *store.Tx) error {
+	work, err := tx.Intern("work", c.Work)
+	if err != nil || work == 0 {
+		return err
+	}
+	_, err = tx.Exec(`INSERT INTO work_call (call_id, work_id) VALUES ($1, $2) ON CONFLICT (call_id) DO NOTHING`, c.ID, work)
 	return err
 }
 
@@ -160,6 +173,9 @@ func Write(tx *store.Tx, calls []*Call) error {
 		} else {
 			_, err = tx.Exec(insertCall, c.values(n)...)
 		}
+		if err == nil {
+			err = c.writeWork(tx)
+		}
 		if err != nil {
 			return err
 		}
@@ -213,6 +229,7 @@ func Withdraw(tx *store.Tx, id int64) error {
 	for _, query := range []string{
 		`DELETE FROM open_call WHERE call_id = $1`,
 		`DELETE FROM fingerprint WHERE call_id = $1`,
+		`DELETE FROM work_call WHERE call_id = $1`,
 		`DELETE FROM call WHERE id = $1 AND outcome = 0`,
 	} {
 		if _, err := tx.Exec(query, id); err != nil {

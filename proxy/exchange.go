@@ -36,6 +36,7 @@ type exchange struct {
 	keep        bool   // the answer may be stored
 	uncounted   bool   // the store could not admit the call
 	responseID  string // of the response that the upstream keeps
+	passing     int64  // as in call
 	view        view
 	out         outbound
 	begun       time.Time
@@ -52,7 +53,7 @@ func (c *call) exchange(flight *cache.Flight) *exchange {
 	x := &exchange{
 		server: s, policy: c.policy, step: c.step, upstream: c.upstream, dialect: c.dialect,
 		flight: flight, rec: &cache.Recording{}, row: c.row, messages: c.messages,
-		key: c.key, fingerprint: c.fingerprint, keep: !c.again.noStore, uncounted: c.uncounted, view: c.view, begun: c.start,
+		key: c.key, fingerprint: c.fingerprint, keep: !c.again.noStore, uncounted: c.uncounted, passing: c.passing, view: c.view, begun: c.start,
 		out: outbound{method: http.MethodPost, path: c.route.path, query: c.r.URL.RawQuery, header: c.r.Header,
 			key: c.key.String(), credentialIsOurs: c.credential != nil},
 	}

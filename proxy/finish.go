@@ -194,7 +194,7 @@ func (x *exchange) settle(tx *store.Tx, entry *cache.Entry) (id int64, err error
 		return 0, err
 	}
 	if u := row.Usage; u != nil && x.responseID != "" { // reasoning is not carried on
-		if err := ledger.KeepResponse(tx, row.Tenant, x.responseID, row.ID, u.Input+u.Output-u.Reasoning); err != nil {
+		if err := ledger.KeepResponse(tx, row.Tenant, x.responseID, row.ID, max(u.Input+u.Output-u.Reasoning-x.passing, 0)); err != nil {
 			return 0, err
 		}
 	}

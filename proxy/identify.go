@@ -20,6 +20,7 @@ const (
 	headerContext = "X-Llmproxy-Context"
 	headerSample  = "X-Llmproxy-Sample"
 	headerReject  = "X-Llmproxy-Reject"
+	headerWork    = "Guard-Work"
 )
 
 const (
@@ -34,8 +35,7 @@ func (c *call) identify(rt route) error {
 	secret := presented(h)
 	if len(c.policy.Credentials) > 0 {
 		if c.credential = c.policy.credential(secret); c.credential == nil {
-			return &Error{Status: http.StatusUnauthorized, Type: "authentication_error", Code: "invalid_api_key", Retry: &no,
-				Message: "No valid proxy key was sent; send one as \"Authorization: Bearer …\" (`llmproxy keys new NAME` makes one)"}
+			return noKey()
 		}
 		if !c.credential.may(ScopeLLM) {
 			return &Error{Status: http.StatusForbidden, Type: "permission_error", Code: "forbidden", Retry: &no,
@@ -59,12 +59,22 @@ func (c *call) settleNames(step, run string) (err error) {
 	if c.row.Step, c.row.Run, err = checkNames(firstOf(c.row.Step, step), firstOf(c.row.Run, run)); err != nil {
 		return err
 	}
+	if work := c.r.Header.Get(headerWork); work != "" {
+		if c.row.Work, err = checkName("unit of work", work); err != nil {
+			return err
+		}
+	}
 	var declared bool
 	c.step, c.row.Step, declared = c.policy.step(c.row.Step)
 	if !declared && c.policy.DeclaredOnly {
 		return badRequest("bad_step", "Step %q is not declared; add it under steps: in the configuration, or set steps_declared_only: false", c.row.Step)
 	}
 	return nil
+}
+
+func noKey() *Error {
+	return &Error{Status: http.StatusUnauthorized, Type: "authentication_error", Code: "invalid_api_key", Retry: &no,
+		Message: "No valid proxy key was sent; send one as \"Authorization: Bearer …\" (`llmproxy keys new NAME` makes one)"}
 }
 
 func checkName(what, name string) (string, error) {

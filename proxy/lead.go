@@ -293,7 +293,7 @@ func (c *call) count() error {
 
 // estimate counts the request's input, as one of a few at a time.
 func (c *call) estimate() (estimate tokens.Estimate, err error) {
-	s := c.server
+	s, previous := c.server, c.previousTokens()
 	select {
 	case s.counting <- struct{}{}:
 		defer func() { <-s.counting }()
@@ -301,12 +301,13 @@ func (c *call) estimate() (estimate tokens.Estimate, err error) {
 		return estimate, errClientLeft
 	}
 	begun := time.Now()
-	estimate, err = s.counter.Count(tokens.Request{Endpoint: tokens.Endpoint(c.row.Endpoint.String()), Model: c.view.Model, Body: c.doc.Raw})
+	estimate, err = s.counter.Count(tokens.Request{Endpoint: tokens.Endpoint(c.row.Endpoint.String()), Model: c.view.Model, Body: c.doc.Raw, Previous: int(previous)})
 	s.metrics.counting.Observe(time.Since(begun).Seconds())
 	if err != nil {
 		return estimate, invalidRequest("The request cannot be counted: %v", err)
 	}
 	c.row.Input, c.row.Basis, c.row.Correction = int64(estimate.Tokens), uint8(estimate.Basis), int64(estimate.Tokens-estimate.Raw)
+	c.passing = passing(estimate)
 	c.row.Flags |= shapeFlags(estimate.Shape())
 	if len(estimate.Uncounted()) > 0 {
 		c.row.Flags |= ledger.Uncounted

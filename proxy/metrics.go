@@ -87,6 +87,9 @@ func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
+// Registry is where others of this process add their metrics.
+func (s *Server) Registry() prometheus.Registerer { return s.metrics.registry }
+
 // stepLabel is the step's name, or "other" for the many that clients may make up.
 func (m *metrics) stepLabel(step string) string {
 	m.mu.Lock()

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -224,4 +225,25 @@ func TestWhichHeadersGoUpstream(t *testing.T) {
 			t.Errorf("%s: %q was forwarded", name, got[name])
 		}
 	}
+}
+
+// Calls of one unit of work are told together, over all its runs; what it is
+// called stays here.
+func TestAUnitOfWorkIsNamed(t *testing.T) {
+	h := newHarness(t, nil)
+	h.upstream.Reply(numbered(1)...)
+	for run := range 3 {
+		h.post(chat("draft"), "Guard-Work", "order A-1", "X-LLMProxy-Run", fmt.Sprint(run))
+	}
+	h.post(chat("draft"))
+	h.settle()
+	if n := h.number(`SELECT count(*) FROM work_call w JOIN work ON work.id = w.work_id WHERE work.name = 'order A-1'`); n != 3 {
+		t.Errorf("%d calls of the work", n)
+	}
+	for _, r := range h.upstream.Requests() {
+		if r.Header.Get("Guard-Work") != "" {
+			t.Errorf("the upstream got %v", r.Header)
+		}
+	}
+	h.wantError(h.post(chat("x"), "Guard-Work", "a/b"), 400, "bad_step", "unit of work")
 }

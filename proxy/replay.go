@@ -20,6 +20,9 @@ import (
 // and what was not is refused with the nearest recording and what sets the two
 // apart.
 
+// Kept is what of an upstream's header a server stores with an answer.
+func Kept(h http.Header) http.Header { return keptHeader(h) }
+
 // recentAnswers bounds how many answers of a step a request is compared with.
 const recentAnswers = 200
 

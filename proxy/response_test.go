@@ -499,3 +499,35 @@ func FuzzResponse(f *testing.F) {
 		}
 	})
 }
+
+// A call that goes on from a response is counted with what that one used, without
+// its reasoning and its instructions; one that nothing is known of is estimated.
+func TestAnEarlierResponseIsCounted(t *testing.T) {
+	h := newHarness(t, nil)
+	h.upstream.Reply(proxytest.JSON(200, strings.Replace(answerOf("fine", "completed"), `"usage":{"input_tokens":11,"output_tokens":7,"total_tokens":18}`,
+		`"usage":{"input_tokens":1000,"output_tokens":300,"output_tokens_details":{"reasoning_tokens":100},"total_tokens":1300}`, 1)))
+	h.upstream.Reply(proxytest.JSON(200, answerOf("more", "completed")))
+	h.upstream.Reply(proxytest.JSON(200, answerOf("lost", "completed")))
+	count := func(r response) (n int) {
+		fmt.Sscan(r.header.Get("X-LLMProxy-Input-Tokens"), &n)
+		return n
+	}
+	first := count(h.respond(ask("hello", `,"instructions":"Answer as a pirate would, and in one sentence."`)))
+	without := count(h.respond(ask("hello")))
+	instructions := first - without
+	next := count(h.respond(ask("go on", `,"previous_response_id":"resp_fine"`)))
+	if want := 1000 + 300 - 100 - instructions; next < want || next > want+20 {
+		t.Errorf("counted %d, want a little over %d", next, want)
+	}
+	if row := h.lastRow(); row.flags&ledger.Uncounted != 0 {
+		t.Errorf("the row says %+v", row)
+	}
+	h.upstream.Always(proxytest.JSON(200, answerOf("lost", "completed")))
+	if h.respond(ask("go on", `,"previous_response_id":"resp_elsewhere"`)); h.lastRow().flags&ledger.Uncounted == 0 {
+		t.Errorf("an unknown response: the row says %+v", h.lastRow())
+	}
+	other := h.respond(ask("go on", `,"previous_response_id":"resp_fine"`), "Authorization", "Bearer somebody else")
+	if n := count(other); n == next {
+		t.Error("another tenant learns what a response used")
+	}
+}

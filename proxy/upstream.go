@@ -256,7 +256,7 @@ func forwarded(h http.Header) http.Header {
 	named := h.Values("Connection")
 	for name, values := range h {
 		switch {
-		case notForwarded[name] || strings.HasPrefix(name, "X-Llmproxy-"):
+		case notForwarded[name] || name == headerWork || strings.HasPrefix(name, "X-Llmproxy-"):
 		case len(values) == 1 && values[0] == "": // n8n sends an empty OpenAI-Organization
 		case len(named) > 0 && listed(named, name):
 		default:

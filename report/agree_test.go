@@ -32,6 +32,7 @@ func random(rng *rand.Rand, n int, from, to time.Time) []*ledger.Call {
 		c := &ledger.Call{
 			ID:     ids.Next(from.Add(time.Duration(i)*gap+time.Duration(rng.Int64N(int64(gap)))), 0),
 			Tenant: pick("acme", "globex"), Step: pick("draft", "sort", "send"), Model: pick("big", "small"), Run: pick("", "r1", "r2", "r3"),
+			Work: pick("", "order 1", "order 2"),
 			Key64: rng.Int64N(40) - 20, Outcome: ledger.Outcome(1 + rng.IntN(7)), Attempt: 1 + rng.Int64N(3),
 			Flags: rng.IntN(1024), Input: input, Resent: rng.Int64N(input + 1), Total: time.Duration(rng.Int64N(1e7)) * time.Microsecond,
 		}
@@ -110,6 +111,8 @@ func groupOf(by report.Dimension, c *ledger.Call, loc *time.Location) string {
 		return c.Model
 	case report.ByRun:
 		return c.Run
+	case report.ByWork:
+		return c.Work
 	case report.ByOutcome:
 		return c.Outcome.String()
 	case report.ByDay:
@@ -169,7 +172,7 @@ func compare(t *testing.T, r *report.Report, rows []*ledger.Call, q report.Query
 	asked := func(c *ledger.Call) bool {
 		began := ledger.Time(c.ID)
 		return !began.Before(q.Since) && began.Before(q.Until) &&
-			(q.Step == "" || q.Step == c.Step) && (q.Tenant == "" || q.Tenant == c.Tenant)
+			(q.Step == "" || q.Step == c.Step) && (q.Tenant == "" || q.Tenant == c.Tenant) && (q.By != report.ByWork || c.Work != "")
 	}
 	groups := map[string]bool{}
 	for _, c := range rows {
@@ -403,6 +406,9 @@ func TestReportsWhileTheFileIsWritten(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 			break
+		}
+		if q.By == report.ByWork { // of which not every call is
+			continue
 		}
 		if r.Total.Calls < seen {
 			t.Errorf("%d calls after %d", r.Total.Calls, seen)

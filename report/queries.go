@@ -31,7 +31,20 @@ var (
 	// singleCalls are the closed calls from id $1 to before $2, each in the shape
 	// of an hourly sum and by the rule the ledger sums by: a call reached an
 	// upstream if its row has usage, and only such a call has sent its input.
-	singleCalls = fmt.Sprintf(`SELECT step_id, model_id, run_id, key64, outcome, 1,
+	singleCalls = closedCalls("run_id", "call")
+	workCalls   = closedCalls("work_id", ofWork)
+
+	// latencies are how long callers waited for an answer, if only an error.
+	// Refused calls did not wait, and lost ones were not answered.
+	latencies     = answerTimes("run_id", "call")
+	workLatencies = answerTimes("work_id", ofWork)
+)
+
+// ofWork are the calls that were made for a unit of work that they named.
+const ofWork = "call JOIN work_call ON work_call.call_id = call.id"
+
+func closedCalls(run, calls string) string {
+	return fmt.Sprintf(`SELECT step_id, model_id, %s, key64, outcome, 1,
 			CASE WHEN up_input IS NULL THEN 0 ELSE 1 END,
 			CASE WHEN flags & %d = 0 THEN 0 ELSE 1 END,
 			coalesce(up_input, 0), coalesce(up_cached, 0), coalesce(up_output, 0), coalesce(up_reasoning, 0),
@@ -40,18 +53,18 @@ var (
 			CASE WHEN up_input IS NULL THEN 0 ELSE coalesce(cost, 0) END,
 			CASE WHEN up_input IS NULL OR cost IS NOT NULL THEN 0 ELSE 1 END,
 			avoided_input, avoided_output, avoided_cost
-		FROM call
+		FROM %s
 		WHERE id >= $1 AND id < $2 AND ($3 = 0 OR step_id = $3) AND ($4 = 0 OR tenant_id = $4) AND outcome <> %d`,
-		ledger.OverBudget, ledger.Open)
+		run, ledger.OverBudget, calls, ledger.Open)
+}
 
-	// latencies are how long callers waited for an answer, if only an error.
-	// Refused calls did not wait, and lost ones were not answered.
-	latencies = fmt.Sprintf(`SELECT step_id, model_id, run_id, key64, outcome, total_us FROM call
+func answerTimes(run, calls string) string {
+	return fmt.Sprintf(`SELECT step_id, model_id, %s, key64, outcome, total_us FROM %s
 		WHERE id >= $1 AND id < $2 AND ($3 = 0 OR step_id = $3) AND ($4 = 0 OR tenant_id = $4)
-		AND outcome NOT IN (%d, %d, %d)`, ledger.Open, ledger.Refused, ledger.Lost)
-)
+		AND outcome NOT IN (%d, %d, %d)`, run, calls, ledger.Open, ledger.Refused, ledger.Lost)
+}
 
-// traits are what calls are grouped by.
+// traits are what calls are grouped by; run is the work where that is asked for.
 type traits struct {
 	step, model, run, key int64
 	outcome               ledger.Outcome
@@ -65,7 +78,7 @@ func (d Dimension) of(t *traits) int64 {
 		return t.step
 	case ByModel:
 		return t.model
-	case ByRun:
+	case ByRun, ByWork:
 		return t.run
 	case ByKey:
 		return t.key

@@ -32,6 +32,7 @@ const (
 	ByStep    Dimension = "step"
 	ByModel   Dimension = "model"
 	ByRun     Dimension = "run"
+	ByWork    Dimension = "work" // only of calls that named one
 	ByDay     Dimension = "day"
 	ByHour    Dimension = "hour"
 	ByKey     Dimension = "key"
@@ -40,7 +41,7 @@ const (
 
 // Dimensions lists every dimension in the order in which help shows them.
 func Dimensions() []Dimension {
-	return []Dimension{ByStep, ByModel, ByRun, ByDay, ByHour, ByKey, ByOutcome}
+	return []Dimension{ByStep, ByModel, ByRun, ByWork, ByDay, ByHour, ByKey, ByOutcome}
 }
 
 // overTime tells whether the rows follow one another in time.

@@ -17,7 +17,11 @@ import (
 
 func TestAPromptAskedSevenTimesIsPaidOnce(t *testing.T) {
 	s := storetest.New(t)
-	insert(t, s, retried())
+	rows := retried()
+	for _, c := range rows {
+		c.Work = "ticket 4711"
+	}
+	insert(t, s, rows)
 	for _, by := range report.Dimensions() {
 		total := run(t, s, report.Query{By: by, Until: at(t, "2026-12-01T10:00:00Z")}).Total
 		got := [...]int64{total.Calls, total.Upstream, total.Hits, total.Collapsed, total.Served(), total.Failed, total.Refused, total.Lost,

@@ -154,7 +154,7 @@ func lookup(tx *store.Tx, kind, name string) (id int64, err error) {
 
 // sum adds the calls of s to the rows.
 func (a *answer) sum(s span) error {
-	if a.query.By == ByRun || a.query.By == ByKey {
+	if a.query.By == ByRun || a.query.By == ByWork || a.query.By == ByKey {
 		return a.sumCalls(s, s)
 	}
 	before, hours, after := s.parts()
@@ -182,8 +182,12 @@ func (a *answer) sumHours(whole, s span) error {
 
 // sumCalls adds the calls of s, a part of whole, one by one.
 func (a *answer) sumCalls(whole, s span) error {
+	calls := singleCalls
+	if a.query.By == ByWork {
+		calls = workCalls
+	}
 	return a.eachSlice(s, func(tx *store.Tx, from, to int64) error {
-		return a.collect(tx, whole, singleCalls, from, to)
+		return a.collect(tx, whole, calls, from, to)
 	})
 }
 
@@ -262,9 +266,13 @@ func (a *answer) measure(spans []span) error {
 	var t traits
 	var micros int64
 	into := []any{&t.step, &t.model, &t.run, &t.key, &t.outcome, &micros}
+	times := latencies
+	if a.query.By == ByWork {
+		times = workLatencies
+	}
 	for _, s := range spans {
 		err := a.eachSlice(s, func(tx *store.Tx, from, to int64) error {
-			return tx.Each(latencies, []any{from, to, a.step, a.tenant}, func(scan func(...any) error) error {
+			return tx.Each(times, []any{from, to, a.step, a.tenant}, func(scan func(...any) error) error {
 				if err := scan(into...); err != nil {
 					return err
 				}
@@ -354,6 +362,8 @@ func (a *answer) name(tx *store.Tx, g *sums) (err error) {
 		g.Name, err = a.nameOf(tx, "model", g.first.model)
 	case ByRun:
 		g.Name, err = a.nameOf(tx, "run", g.first.run)
+	case ByWork:
+		g.Name, err = a.nameOf(tx, "work", g.first.run)
 	case ByOutcome:
 		g.Name = g.first.outcome.String()
 	case ByKey:

@@ -3,6 +3,7 @@ CREATE TABLE tenant (id {id}, name TEXT NOT NULL UNIQUE) {strict};
 CREATE TABLE step   (id {id}, name TEXT NOT NULL UNIQUE) {strict};
 CREATE TABLE model  (id {id}, name TEXT NOT NULL UNIQUE) {strict};
 CREATE TABLE run    (id {id}, name TEXT NOT NULL UNIQUE) {strict};
+CREATE TABLE work   (id {id}, name TEXT NOT NULL UNIQUE) {strict};
 
 -- Values the server makes once and needs for ever, such as its secret.
 CREATE TABLE setting (name TEXT PRIMARY KEY, value {blob} NOT NULL) {strict};
@@ -97,6 +98,9 @@ CREATE TABLE call (
 -- Of hits (2) and collapsed calls (3) there are many, and nobody looks for one.
 CREATE INDEX call_key ON call (key64) WHERE key64 <> 0 AND outcome NOT IN (2, 3);
 CREATE INDEX call_run ON call (run_id) WHERE run_id <> 0;
+
+-- Which unit of work a call was made for, where it said so.
+CREATE TABLE work_call (call_id {id}, work_id {int} NOT NULL) {strict};
 
 -- Upstream calls that are not finished yet: what recovery must settle.
 CREATE TABLE open_call (call_id {id}, instance_id {int} NOT NULL) {strict};
