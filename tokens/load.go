@@ -99,9 +99,11 @@ func load(table []byte, pattern pattern, limit int) *encoding {
 	n := min(all, limit)
 	e := &encoding{pattern: pattern, classes: loadClasses()}
 	e.scratch.New = func() any { return new(scratch) }
-	e.readMerges(n, r)
+	var merges sync.WaitGroup
+	merges.Go(func() { e.readMerges(n, r) })
 	e.tokens.read(all, n, r[(all-singles)*6:])
 	e.fillSets()
+	merges.Wait()
 	return e
 }
 

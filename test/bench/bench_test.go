@@ -45,6 +45,7 @@ func TestQuickRunOfTheBaselines(t *testing.T) {
 		"Miss with both commits", "not reported", "≤ 0.70 ms",
 		"Streams", "5ms apart", "100 streams × 64 clients", "chunks held back",
 		"Memory", "≤ 64.0 MiB", "Start", "≤ 500.00 ms",
+		"Counting", "o200k_base, Japanese", "≥ 25.00", "hostile texts", "allocations per count",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the report lacks %q", want)

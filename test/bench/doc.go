@@ -19,6 +19,10 @@
 // machine's noise (neighbours, clock, caches) changes slower than that. Each
 // answer is checked byte for byte, and the X-LLMProxy-Cache header with it.
 //
+// Tokens are counted in this process, by llmproxy's own tokenizer, by
+// tiktoken-go and, where a folder with it is named by -npm, by the npm package
+// tiktoken: no server takes part. Speeds are of CPU time.
+//
 // # How to read the tables
 //
 // A figure is the median over the rounds. A ratio is the median of the ratios

@@ -41,11 +41,12 @@ type plan struct {
 	streams int           // streams of the loss count
 	rest    time.Duration // from start to the reading of memory at rest
 	starts  int           // starts timed
+	text    int           // bytes of a text to count
 }
 
 var (
-	fullPlan  = plan{rounds: 5, round: 1200 * time.Millisecond, streams: 10_000, rest: 2 * time.Second, starts: 7}
-	quickPlan = plan{rounds: 1, round: 100 * time.Millisecond, streams: 500, rest: 500 * time.Millisecond, starts: 1}
+	fullPlan  = plan{rounds: 5, round: 1200 * time.Millisecond, streams: 10_000, rest: 2 * time.Second, starts: 7, text: 512 * KB}
+	quickPlan = plan{rounds: 1, round: 100 * time.Millisecond, streams: 500, rest: 500 * time.Millisecond, starts: 1, text: 16 * KB}
 )
 
 // section is one part of the run, which can be asked for by name.
@@ -61,6 +62,7 @@ var sections = []section{
 	{"stream", (*bench).stream},
 	{"memory", (*bench).memory},
 	{"start", (*bench).start},
+	{"count", (*bench).count},
 }
 
 // bench is one run of the benchmark.
@@ -68,6 +70,7 @@ type bench struct {
 	plan plan
 	bin  string // the llmproxy binary; "" measures the baselines against themselves
 	dir  string // databases, logs and configs of this run
+	npm  string // folder whose node_modules has tiktoken
 	out  io.Writer
 
 	started int   // processes started so far, for the names of their files
@@ -80,8 +83,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	bin := flags.String("bin", "bin/llmproxy", "the llmproxy `binary` to measure")
 	baselines := flags.Bool("baselines", false, "measure no server, but each baseline against itself")
 	quick := flags.Bool("quick", false, "a smoke run: one short round of each, figures without meaning")
-	only := flags.String("only", "", "run one `section`: hit, miss, stream, memory or start")
+	only := flags.String("only", "", "run one `section`: hit, miss, stream, memory, start or count")
 	streams := flags.Int("streams", 0, "`number` of streams in the count of lost ones (default 10000, 500 with -quick)")
+	npm := flags.String("npm", ".", "`folder` whose node_modules has tiktoken, to measure it beside")
 	dir := flags.String("dir", "", "`folder` for databases and logs, on the disk to measure (default beside the binary)")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -92,9 +96,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	case flags.NArg() > 0:
 		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	case *only != "" && !slices.ContainsFunc(sections, func(s section) bool { return s.name == *only }):
-		return fmt.Errorf("no section %q: hit, miss, stream, memory or start", *only)
+		return fmt.Errorf("no section %q: hit, miss, stream, memory, start or count", *only)
 	}
-	b := &bench{plan: fullPlan, bin: *bin, out: stdout}
+	b := &bench{plan: fullPlan, bin: *bin, npm: *npm, out: stdout}
 	if *quick {
 		b.plan = quickPlan
 	}

@@ -34,13 +34,17 @@ const (
 	clockTick = 10 * time.Millisecond
 )
 
-func isRole(arg string) bool { return arg == roleMock || arg == roleH || arg == roleM }
+func isRole(arg string) bool {
+	return arg == roleMock || arg == roleH || arg == roleM || arg == roleReady
+}
 
 // playRole serves one role on a free port, prints the address as the only line
 // of stdout and ends when stdin does, so when its parent has gone.
 func playRole(role string, args []string) error {
 	var handler http.Handler
 	switch {
+	case role == roleReady:
+		return playReady(os.Stdout)
 	case role == roleMock:
 		handler = mockUpstream()
 	case role == roleH:
