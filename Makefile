@@ -7,6 +7,9 @@ export CGO_ENABLED := 1
 
 BIN := bin/llmproxy
 
+# A folder with node_modules/tiktoken, for make bench to measure it beside ours.
+NPM := .
+
 # The packages that share memory between goroutines.
 CONCURRENT := ./budget ./cache ./cmd/... ./ledger ./proxy/... ./report ./sim ./store/...
 
@@ -32,7 +35,7 @@ check: tools ## What a change must pass: format, vet, every test, the race detec
 	go test -race $(CONCURRENT)
 
 bench: build ## Measure the server against bare handlers (Linux, some minutes)
-	go run ./test/bench -bin $(BIN)
+	go run ./test/bench -bin $(BIN) -npm $(NPM)
 	go test -run '^$$' -bench 'Key|GroupCommit' ./cache ./store
 
 oracle: ## Compare token counts with the vendor's tokenizer (npm; needs Node.js)
