@@ -51,8 +51,8 @@ func (c *clock) follow(wall int64) {
 var errJumped = errors.New("the wall clock was set forward")
 
 // A lease that is not over gets as many ms as the clock jumped, so does one
-// whose drain is not. None gets longer than a lease that begins now, or several
-// processes that see the same jump would add it several times.
+// whose drain is not. None gets longer than a lease that begins now: several
+// processes that see the same jump each add it.
 const moveLeasesSQL = `UPDATE effect
 SET lease_limit = lease_limit + $1,
     lease_until = CASE WHEN lease_until + $2 < $3 + lease THEN lease_until + $4 ELSE $5 + lease END
