@@ -25,6 +25,7 @@ type Config struct {
 	Steps               []StepConfig     `yaml:"steps"`
 	Budget              []BudgetRule     `yaml:"budget"` // over all steps together
 	Keys                []KeyConfig      `yaml:"keys"`
+	Guard               GuardConfig      `yaml:"guard"`
 }
 
 // LogConfig says what is logged and how.
@@ -140,13 +141,18 @@ type Normalizer struct {
 	Replace string `yaml:"replace"` // as regexp.Regexp.Expand reads it
 }
 
+// GuardConfig governs the guard of side effects.
+type GuardConfig struct {
+	DefaultOnUnknown string `yaml:"default_on_unknown"` // retry or hold: what a begin does where a run vanished
+}
+
 // KeyConfig is a client's key to llmproxy. Only its hash is known here.
 type KeyConfig struct {
 	Name   string   `yaml:"name"`
 	Hash   string   `yaml:"hash"`             // see hashKey
 	Tenant string   `yaml:"tenant,omitempty"` // whom its answers belong to; "" derives one from the key
 	Step   string   `yaml:"step,omitempty"`   // the step of calls that name none
-	Scopes []string `yaml:"scopes"`           // llm, admin
+	Scopes []string `yaml:"scopes"`           // llm, guard, admin
 }
 
 // defaultConfig is the configuration where nothing is set. The shipped
@@ -171,6 +177,7 @@ func defaultConfig() Config {
 			Exclude:       []string{},
 		},
 		Limits:              LimitsConfig{RequestBody: 32 << 20, ResponseBody: 64 << 20, Detached: 256, RefreshesPerKey: 5},
+		Guard:               GuardConfig{DefaultOnUnknown: "retry"},
 		Shutdown:            ShutdownConfig{Drain: Duration(30 * time.Second)},
 		ServeHitsOverBudget: true,
 		Steps:               []StepConfig{},

@@ -112,6 +112,7 @@ func TestLayers(t *testing.T) {
 		"limits.detached":          {"1", "0"},
 		"limits.refreshes_per_key": {"3", "4"},
 		"shutdown.drain":           {"1s", "0s"},
+		"guard.default_on_unknown": {"hold", "retry"},
 		"tenant":                   {"tests", "other"},
 		"replay_only":              {"true", "false"},
 		"steps_declared_only":      {"true", "false"},
@@ -294,7 +295,7 @@ func TestMistakes(t *testing.T) {
 		{"cache: {exclude: [+a, -a]}", `cache.exclude[1]: "-a" and "+a" cancel each other; keep one`},
 		{"ttl: 5m", "ttl: is no setting; did you mean cache.ttl?"},
 		{"steps: [{name: a, scope: step}]", "steps[0].scope: is no setting; did you mean cache.scope?"},
-		{"colour: red", "colour: is no setting; use listen, database, timezone, tenant, replay_only, log, upstreams, cache, limits, shutdown, steps_declared_only, serve_hits_over_budget, steps, budget or keys"},
+		{"colour: red", "colour: is no setting; use listen, database, timezone, tenant, replay_only, log, upstreams, cache, limits, shutdown, steps_declared_only, serve_hits_over_budget, steps, budget, keys or guard"},
 		{"cache: {<<: {ttl: 1h}}", "cache.<<: merging is not supported; repeat the lines, or use an alias for a whole value"},
 
 		{"limits: {request_body: 0}", `limits.request_body: "0" must be above 0`},
@@ -361,9 +362,9 @@ func TestMistakes(t *testing.T) {
 		{"keys: [{name: k}]", "keys[0].hash: is missing"},
 		{"keys: [{name: k, hash: lp_SECRET}]", `keys[0].hash: is no hash of a key; write the line that "llmproxy keys new NAME" prints`},
 		{"keys: [{name: k, " + hash + "}, {name: l, " + hash + "}]", "keys[1].hash: is the same as keys[0].hash (config.yaml:1)"},
-		{"keys: [{name: k, scopes: [], " + hash + "}]", "keys[0].scopes: is empty, so the key may do nothing; use llm or admin, or remove the key"},
+		{"keys: [{name: k, scopes: [], " + hash + "}]", "keys[0].scopes: is empty, so the key may do nothing; use llm, guard or admin, or remove the key"},
 		{"keys: [{name: k, scopes: [guard], " + hash + "}]", `keys[0].scopes[0]: "guard" is not available in this release; remove it`},
-		{"keys: [{name: k, scopes: [root], " + hash + "}]", `keys[0].scopes[0]: "root" is no scope; use llm or admin`},
+		{"keys: [{name: k, scopes: [root], " + hash + "}]", `keys[0].scopes[0]: "root" is no scope; use llm, guard or admin`},
 		{"keys: [{name: k, tenant: a/b, " + hash + "}]", `keys[0].tenant: "a/b" has a slash or a control character; leave it out`},
 		{"{steps_declared_only: true, keys: [{name: k, step: a, " + hash + "}]}", `keys[0].step: "a" is not among the steps, and steps_declared_only is true; add it or write one that is`},
 

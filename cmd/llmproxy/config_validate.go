@@ -37,6 +37,7 @@ func validate(r *reader, cfg *Config) {
 	r.positive("limits.response_body", int64(cfg.Limits.ResponseBody))
 	validateSteps(r, cfg.Steps)
 	validateKeys(r, cfg)
+	r.oneOf("guard.default_on_unknown", cfg.Guard.DefaultOnUnknown, "policy", []string{"retry", "hold"})
 }
 
 func validateListen(r *reader, cfg *Config) {
@@ -293,7 +294,7 @@ func validateKeys(r *reader, cfg *Config) {
 	}
 }
 
-func keyScopes() []string { return []string{"llm", "admin"} }
+func keyScopes() []string { return []string{"llm", "guard", "admin"} }
 
 func declared(steps []StepConfig, name string) bool {
 	return slices.ContainsFunc(steps, func(s StepConfig) bool {

@@ -95,7 +95,7 @@ func TestReportCommandMistakes(t *testing.T) {
 		err  string
 	}{
 		{"--by stp", exitUsage, `--by "stp" does not exist; did you mean "step"?`},
-		{"--by colour", exitUsage, `--by "colour" does not exist; use step, model, run, day, hour, key or outcome`},
+		{"--by colour", exitUsage, `--by "colour" does not exist; use step, model, run, work, day, hour, key or outcome`},
 		{"--format xml", exitUsage, `--format "xml" does not exist; use table, json, csv or markdown`},
 		{"--since yesterday", exitUsage, `--since "yesterday" is no time; write a span back from now such as 24h or 7d`},
 		{"--until 2026-13-01", exitUsage, `--until "2026-13-01" is no time`},

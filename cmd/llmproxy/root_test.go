@@ -61,7 +61,7 @@ func TestRunExitCodes(t *testing.T) {
 		{"config check --format xml", exitUsage, `--format "xml" is no format; use yaml or json`},
 		{"keys new", exitUsage, "keys new takes one name, but got 0 arguments"},
 		{"keys new a/b", exitUsage, `NAME "a/b" has a slash`},
-		{"keys new ci --scopes all", exitUsage, `"all" is no scope; use llm and admin`},
+		{"keys new ci --scopes all", exitUsage, `"all" is no scope; use llm, guard and admin`},
 	}
 	for _, test := range tests {
 		t.Run(test.args, func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"sync"
 	"syscall"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"llmproxy/cache"
+	"llmproxy/guard"
 	"llmproxy/proxy"
 	"llmproxy/store"
 	"llmproxy/tokens"
@@ -85,6 +87,7 @@ type server struct {
 	log      *slog.Logger
 	store    *store.Store
 	proxy    *proxy.Server
+	guard    *guard.Guard
 	http     *http.Server
 	listener net.Listener
 }
@@ -128,8 +131,9 @@ func open(ctx context.Context, settings Settings, env map[string]string, log *sl
 	if err != nil {
 		return nil, err
 	}
+	s.guard = s.newGuard()
 	s.http = &http.Server{
-		Handler:           s.proxy,
+		Handler:           s.handler(s.guard),
 		ReadHeaderTimeout: 30 * time.Second,
 		IdleTimeout:       3 * time.Minute, // clients that reuse a connection must not race with its end
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
@@ -142,8 +146,11 @@ func (s *server) run(ctx context.Context) error {
 	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	worked := make(chan struct{})
 	go func() {
-		s.proxy.Run(work)
-		close(worked)
+		defer close(worked)
+		var tasks sync.WaitGroup
+		tasks.Go(func() { s.proxy.Run(work) })
+		tasks.Go(func() { s.guard.Run(work) })
+		tasks.Wait()
 	}()
 	failed := make(chan error, 1)
 	go func() { failed <- s.http.Serve(s.listener) }()

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+
+	"llmproxy/guard"
+	"llmproxy/proxy"
+)
+
+// guardPaths is where the guard's API stands beside the OpenAI one.
+const guardPaths = "/guard/v1/"
+
+// newGuard makes the guard of a server, on the server's store.
+func (s *server) newGuard() *guard.Guard {
+	observe := guardMetrics(s.proxy.Registry())
+	return &guard.Guard{Store: s.store, Log: s.log, Observe: observe, Step: func(string) guard.Step {
+		onUnknown, _ := guard.ParseOnUnknown(s.settings.Guard.DefaultOnUnknown) // checked when it was read
+		return guard.Step{OnUnknown: onUnknown}
+	}}
+}
+
+// handler serves the guard's paths and leaves every other to the proxy.
+func (s *server) handler(g *guard.Guard) http.Handler {
+	effects := g.Handler(s.guardCaller)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, guardPaths) {
+			effects.ServeHTTP(w, r)
+			return
+		}
+		s.proxy.ServeHTTP(w, r)
+	})
+}
+
+// guardCaller says who sends a request to the guard: the same tenants, by the
+// same keys, as of model calls. The scope admin includes the guard's.
+func (s *server) guardCaller(r *http.Request) (guard.Caller, error) {
+	caller, err := s.proxy.Caller(r.Header)
+	var refusal *proxy.Error
+	switch {
+	case errors.As(err, &refusal):
+		return guard.Caller{}, &guard.Problem{Status: refusal.Status, Code: refusal.Code, Message: refusal.Message, Retry: refusal.Retry}
+	case err != nil:
+		return guard.Caller{}, err
+	}
+	who := guard.Caller{Tenant: caller.Tenant}
+	if caller.May(proxy.ScopeGuard) {
+		who.Scopes = append(who.Scopes, guard.ScopeUse)
+	}
+	if caller.May(proxy.ScopeAdmin) {
+		who.Scopes = append(who.Scopes, guard.ScopeUse, guard.ScopeAdmin)
+	}
+	return who, nil
+}
