@@ -33,6 +33,20 @@ check: tools ## What a change must pass: format, vet, every test, the race detec
 	go vet ./...
 	go test ./...
 	go test -race $(CONCURRENT)
+	@for dir in node/node_modules python/.venv; do \
+	  [ -e test/clients/$$dir ] || echo "SKIPPED: the clients under test/clients/$${dir%/*}, which are not installed; do so by: make clients"; \
+	done
+
+clients: packages ## Install real clients (Node.js, Python) and run them against the server
+	LLMPROXY_CLIENTS_REQUIRED=1 go test -count=1 -v -run '^TestClients$$' ./test/clients | grep -E '^ *(---|FAIL|ok|panic)|_test.go'
+
+# packages installs what is pinned, nothing newer, into ignored folders.
+packages: tools
+	@command -v node >/dev/null && command -v npm >/dev/null || { echo "needs Node.js 20 or newer and npm: https://nodejs.org"; exit 1; }
+	@command -v python3 >/dev/null || { echo "needs Python 3.10 or newer: https://python.org"; exit 1; }
+	npm ci --prefix test/clients/node --ignore-scripts --loglevel=error
+	python3 -m venv test/clients/python/.venv
+	test/clients/python/.venv/bin/pip install --quiet --disable-pip-version-check --no-deps -r test/clients/python/requirements.txt
 
 bench: build ## Measure the server against bare handlers (Linux, some minutes)
 	go run ./test/bench -bin $(BIN) -npm $(NPM)
@@ -44,8 +58,8 @@ oracle: ## Compare token counts with the vendor's tokenizer (npm; needs Node.js)
 truth: tools ## Measure the token counts against billed requests (RECORDED=path says where)
 	@go run ./test/truth $(RECORDED)
 
-clean: ## Remove what was built; databases stay
-	rm -rf bin
+clean: ## Remove what was built or installed; databases stay
+	rm -rf bin test/clients/node/node_modules test/clients/python/.venv
 
 # tools tells what is missing before Go does so in its own words.
 tools:
@@ -57,4 +71,4 @@ tools:
 	command -v $${cc%% *} >/dev/null || { echo "needs $$cc for SQLite: apt-get install gcc libc6-dev"; exit 1; }; \
 	echo '#include <stdlib.h>' | $$cc -E - >/dev/null 2>&1 || { echo "needs the C library's headers for SQLite: apt-get install libc6-dev"; exit 1; }
 
-.PHONY: help demo run build test check bench oracle truth clean tools
+.PHONY: help demo run build test check clients packages bench oracle truth clean tools

@@ -183,3 +183,39 @@ func testCurlBaseURLs(t *testing.T, s *server) {
 	}
 	s.reported(t, "curl-urls", figures{Calls: 5, Upstream: 1, Hits: 4})
 }
+
+// twiceByCurl posts a body two times, checks that the second answer is the first one
+// again, and returns it.
+func twiceByCurl(t *testing.T, s *server, step, path, request string) (answer string) {
+	t.Helper()
+	for range 2 {
+		out, code := run(t, curl(t, s.base(step)+path, request, "-f"))
+		if code != 0 || answer != "" && out != answer {
+			t.Fatalf("curl ended with %d and %q after %q", code, out, answer)
+		}
+		answer = out
+	}
+	s.reported(t, step, figures{Calls: 2, Upstream: 1, Hits: 1})
+	return answer
+}
+
+func testCurlResponse(t *testing.T, s *server) {
+	answer := twiceByCurl(t, s, "curl-response", "/responses", `{"model":"sim","input":"What is new?"}`)
+	if !strings.Contains(answer, "What is new?") || !strings.Contains(answer, `"status":"completed"`) {
+		t.Errorf("curl shows %s", answer)
+	}
+}
+
+func testCurlResponseStream(t *testing.T, s *server) {
+	answer := twiceByCurl(t, s, "curl-response-stream", "/responses", `{"model":"sim","input":"What is new?","stream":true}`)
+	if !strings.HasPrefix(answer, "event: response.created\n") || !strings.Contains(answer, "\nevent: response.completed\n") {
+		t.Errorf("curl shows %s", answer)
+	}
+}
+
+func testCurlEmbeddings(t *testing.T, s *server) {
+	answer := twiceByCurl(t, s, "curl-embeddings", "/embeddings", `{"model":"sim","input":"`+s.text+`"}`)
+	if !strings.Contains(answer, `"embedding":[`) {
+		t.Errorf("curl shows %s", answer)
+	}
+}

@@ -380,3 +380,35 @@ func testModels(t *testing.T, s *server) {
 		t.Errorf("%+v", list.Models)
 	}
 }
+
+func testEmbeddings(t *testing.T, s *server) {
+	client, _ := s.client("go-openai-embeddings")
+	for range 2 {
+		got, err := client.CreateEmbeddings(t.Context(), openai.EmbeddingRequest{Model: embeddingModel, Input: s.text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sameVector(t, got.Data[0].Embedding, s.vector)
+	}
+	s.reported(t, "go-openai-embeddings", figures{Calls: 2, Upstream: 1, Hits: 1})
+}
+
+// naming is a transport that names the step by a header, the only way that the
+// library has beside the base URL.
+type naming struct{ step string }
+
+func (n naming) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	req.Header.Set("X-LLMProxy-Step", n.step)
+	return http.DefaultTransport.RoundTrip(req)
+}
+
+func testStepByHeader(t *testing.T, s *server) {
+	config := openai.DefaultConfig("sk-test")
+	config.BaseURL = s.url + "/v1"
+	config.HTTPClient = &http.Client{Transport: naming{"go-openai-header"}}
+	if _, err := openai.NewClientWithConfig(config).CreateChatCompletion(t.Context(), ask(simulated, "Hello")); err != nil {
+		t.Fatal(err)
+	}
+	s.reported(t, "go-openai-header", figures{Calls: 1, Upstream: 1})
+}
