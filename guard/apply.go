@@ -3,6 +3,7 @@ package guard
 import (
 	"bytes"
 	"slices"
+	"strings"
 )
 
 // Event is something that happens to an effect: [Begin], [Complete], [Fail],
@@ -85,7 +86,7 @@ func settle(r Record, now int64) Record {
 			r.end(last, OutcomeNone, r.LeaseUntil, "lapsed before it was confirmed")
 			return r.afterNone(0, now)
 		}
-		r.end(last, OutcomeUnknown, min(r.LeaseUntil, now), "lapsed")
+		r.end(last, OutcomeUnknown, min(r.LeaseUntil, now), noteLapsed)
 		r.State, r.UpdatedAt = Unknown, now
 	case Completed:
 		if now >= r.TombstoneUntil {
@@ -248,7 +249,10 @@ func (e Extend) apply(r Record, now int64) (Record, Reply) {
 	r.LeaseUntil = min(now+r.Policy.Lease, r.LeaseLimit)
 	reply.Until = r.LeaseUntil
 	if a.Outcome != OutcomeRunning {
-		r.change(i, func(a *Attempt) { a.Outcome, a.EndedAt, a.Note = OutcomeRunning, 0, "" })
+		r.change(i, func(a *Attempt) {
+			a.Outcome, a.EndedAt = OutcomeRunning, 0
+			a.Note = strings.TrimSuffix(strings.TrimSuffix(a.Note, noteLapsed), "; ")
+		})
 	}
 	return r, reply
 }

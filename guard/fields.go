@@ -115,6 +115,18 @@ func (f *fields) seconds(name string) time.Duration {
 	return d
 }
 
+func (f *fields) integer(name string) int64 {
+	v := f.get(name, kindNumber)
+	if v == nil {
+		return 0
+	}
+	n, err := strconv.ParseInt(v.text, 10, 64)
+	if err != nil || n < 0 {
+		f.fail(name, "%s is not a whole number from 0", name)
+	}
+	return n
+}
+
 func (f *fields) moment(name string) time.Time {
 	text := f.text(name)
 	if text == "" {

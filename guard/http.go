@@ -132,7 +132,7 @@ func (a *api) begin(w http.ResponseWriter, r *http.Request, c Caller) (*response
 	if err != nil {
 		return nil, err
 	}
-	req := Request{Work: f.work(r, c), Mode: ModeAPI,
+	req := Request{Work: f.work(r, c), Mode: named(f, "mode", parseHolder),
 		OnUnknown: named(f, "on_unknown", ParseOnUnknown), Drift: named(f, "drift", ParseDrift),
 		Lease: f.seconds("lease_seconds"), Wait: f.seconds("wait_seconds"), Retention: f.seconds("retention_seconds"),
 		Confirm: f.flag("confirm"), WorkCreatedAt: f.moment("work_created_at"), Note: f.text("note")}
@@ -271,7 +271,10 @@ func (a *api) resolve(w http.ResponseWriter, r *http.Request, c Caller) (*respon
 	}
 	id, idErr := f.id(r, c)
 	e := Resolve{Verdict: named(f, "outcome", ParseVerdict), Result: f.result(), By: cut(f.text("by")), Reason: cut(f.text("reason")),
-		Force: f.flag("force"), Rotate: f.flag("rotate_downstream_key"), Step: f.text("step")}
+		Force: f.flag("force"), Rotate: f.flag("rotate_downstream_key"), Step: f.text("step"), Fence: f.integer("fence")}
+	if asked := f.moment("asked_at"); !asked.IsZero() { // the caller has probed the downstream
+		e.Probed, e.AskedAt = true, asked.UnixMilli()
+	}
 	step := a.guard.step(e.Step)
 	e.Policy = step.policy()
 	answer, err := a.report(r.Context(), f, id, idErr, e, "resolve")
@@ -346,6 +349,7 @@ func (a *api) list(w http.ResponseWriter, r *http.Request, c Caller) (*response,
 	if q.NS, err = Namespace(c.Tenant, r.URL.Query().Get("namespace")); err != nil {
 		return nil, err
 	}
+	q.Prefix = r.URL.Query().Get("prefix")
 	if state := r.URL.Query().Get("state"); state != "" {
 		if q.State, err = ParseState(state); err != nil || q.State == Absent {
 			return nil, badInput("state", "state is %.40q; use pending, completed, failed or unknown", state)

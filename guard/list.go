@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"llmproxy/store"
 )
@@ -12,11 +13,12 @@ const MaxListed = 200
 
 // Query says which effects to list.
 type Query struct {
-	NS    string // of one namespace
-	State State  // Absent: in any state
-	Step  string // empty: of any step
-	After int64  // the cursor of an earlier List; 0: from the newest
-	Limit int    // 0, or above MaxListed: MaxListed
+	NS     string // of one namespace
+	State  State  // Absent: in any state
+	Step   string // empty: of any step
+	Prefix string // first hexadecimal digits of the key; empty: of any
+	After  int64  // the cursor of an earlier List; 0: from the newest
+	Limit  int    // 0, or above MaxListed: MaxListed
 }
 
 // Listed is an effect in a list; its Record has no body and no attempts.
@@ -29,7 +31,7 @@ type Listed struct {
 // failed one, although nobody has written that down yet: whoever asks for those
 // gets the pending ones read as well.
 const listSQL = `SELECT` + effectColumns + `NULL` + fromEffect + `WHERE n.name = $2 AND ($3 = 0 OR e.state = $4 OR (e.state = 1 AND $5 IN (3, 4)))
- AND ($6 = '' OR s.name = $7) AND ($8 = 0 OR e.id < $9) ORDER BY e.id DESC LIMIT $10`
+ AND ($6 = '' OR s.name = $7) AND e.key >= $8 AND e.key <= $9 AND ($10 = 0 OR e.id < $11) ORDER BY e.id DESC LIMIT $12`
 
 // List reads effects, the newest first. next is the cursor for more, 0 if there
 // are none; a page may hold fewer than Limit although there are more.
@@ -38,10 +40,18 @@ func (g *Guard) List(ctx context.Context, q Query) (effects []Listed, next int64
 	if q.Limit <= 0 || q.Limit > MaxListed {
 		q.Limit = MaxListed
 	}
+	first, err := ParseKey(q.Prefix + strings.Repeat("0", max(2*len(Key{})-len(q.Prefix), 0)))
+	if err != nil {
+		return nil, 0, badInput("prefix", "The prefix of a key is up to 64 lower-case hexadecimal digits")
+	}
+	last, err := ParseKey(q.Prefix + strings.Repeat("f", 2*len(Key{})-len(q.Prefix)))
+	if err != nil {
+		return nil, 0, err
+	}
 	err = g.Store.View(ctx, func(tx *store.Tx) error {
 		effects, next = nil, 0
 		read := 0
-		args := []any{tx.Now, q.NS, int64(q.State), int64(q.State), int64(q.State), q.Step, q.Step, q.After, q.After, q.Limit}
+		args := []any{tx.Now, q.NS, int64(q.State), int64(q.State), int64(q.State), q.Step, q.Step, first[:], last[:], q.After, q.After, q.Limit}
 		return tx.Each(listSQL, args, func(scan func(...any) error) error {
 			var r row
 			if err := r.scan(scan, g.boot); err != nil {

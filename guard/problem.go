@@ -67,6 +67,9 @@ func refused(a *Answer, event string) *Problem {
 	case Undecided:
 		p.Extra["attempts"] = attemptsOf(&a.Record)
 		p.Extra["resolve_url"] = base + "resolve"
+		if a.Reply.Fence != 0 { // a probe may decide: its verdict counts with these two
+			p.Extra["fence"], p.Extra["asked_at"] = a.Reply.Fence, stamp(a.Now)
+		}
 	case AlreadyCompleted:
 		maps.Copy(p.Extra, resultOf(a))
 		p.Extra["duplicate_effect"] = a.Reply.Duplicate

@@ -73,6 +73,12 @@ func ParseOnUnknown(name string) (OnUnknown, error) {
 	return OnUnknown(i), err
 }
 
+// parseHolder reads who asks for a lease by the API; forwarding does not.
+func parseHolder(name string) (Mode, error) {
+	i, err := indexOf(modeNames[:ModeForward], "mode", name)
+	return Mode(i), err
+}
+
 func nameOf(names []string, i int) string {
 	if i >= len(names) || names[i] == "" {
 		return fmt.Sprintf("invalid(%d)", i)
@@ -225,9 +231,15 @@ func (r *Record) change(i int, set func(*Attempt)) {
 	set(&r.Attempts[i])
 }
 
+// noteLapsed is the note of an attempt whose lease ended without a report.
+const noteLapsed = "lapsed"
+
 // end closes an attempt with its outcome, unless it is closed with it already.
+// The note goes behind those that are there: where the attempt runs is what
+// people look for once it has ended.
 func (r *Record) end(i int, outcome Outcome, at int64, note string) {
-	if r.Attempts[i].Outcome == outcome && (note == "" || note == r.Attempts[i].Note) {
+	noted := note == "" || strings.HasSuffix(r.Attempts[i].Note, note)
+	if r.Attempts[i].Outcome == outcome && noted {
 		return
 	}
 	r.change(i, func(a *Attempt) {
@@ -235,8 +247,12 @@ func (r *Record) end(i int, outcome Outcome, at int64, note string) {
 		if a.EndedAt == 0 {
 			a.EndedAt = at
 		}
-		if note != "" {
+		switch {
+		case noted:
+		case a.Note == "":
 			a.Note = note
+		default:
+			a.Note = cut(a.Note + "; " + note)
 		}
 	})
 }
