@@ -41,12 +41,10 @@ func megaPerSecond(v float64) string { return fmt.Sprintf("%.1f MB/s", v/1e6) }
 // countFunc counts a text and says how much CPU time that took.
 type countFunc func(text string) (tokens int, took time.Duration, err error)
 
-// timed makes a countFunc of what counts in this process. The time is that of
-// its thread: what the collector does on others with the garbage of a tokenizer
-// is not charged to it.
+// timed makes a countFunc of what counts in this process.
 func timed(count func(text string) (int, error)) countFunc {
 	return func(text string) (n int, took time.Duration, err error) {
-		took, err = threadTime(func() (err error) {
+		took, err = cpuOf(func() (err error) {
 			n, err = count(text)
 			return err
 		})
@@ -54,16 +52,15 @@ func timed(count func(text string) (int, error)) countFunc {
 	}
 }
 
-// threadTime returns the CPU time f takes in this thread, after a collection,
-// so that f does not pay for garbage from before.
-func threadTime(f func() error) (time.Duration, error) {
+// cpuOf returns the CPU time this process takes for f, which runs alone. It
+// includes the collection of what f leaves, as node's does, but nothing from
+// before.
+func cpuOf(f func() error) (time.Duration, error) {
 	runtime.GC()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	var before, after unix.Timespec
-	err1 := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &before)
+	err1 := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &before)
 	err := f()
-	err2 := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &after)
+	err2 := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &after)
 	return time.Duration(after.Nano() - before.Nano()), errors.Join(err1, err, err2)
 }
 
@@ -244,7 +241,7 @@ func (b *bench) conversation(texts map[string]string) (first, again float64, tok
 	var times []float64
 	for turn := range b.plan.rounds + 1 {
 		body := []byte(`{"messages":[` + strings.Join(messages, ",") + `]}`)
-		took, err := threadTime(func() error {
+		took, err := cpuOf(func() error {
 			e, err := c.Count(tokens.Request{Endpoint: tokens.ChatCompletions, Model: "gpt-4o", Body: body})
 			if turn == 0 {
 				tokensOf = e.Tokens

@@ -21,7 +21,8 @@
 //
 // Tokens are counted in this process, by llmproxy's own tokenizer, by
 // tiktoken-go and, where a folder with it is named by -npm, by the npm package
-// tiktoken: no server takes part. Speeds are of CPU time.
+// tiktoken: no server takes part. Speeds are of the CPU time of the process, so
+// with the collection of the garbage that a tokenizer leaves.
 //
 // # How to read the tables
 //
