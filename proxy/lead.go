@@ -144,6 +144,7 @@ func (c *call) admission(flight *cache.Flight) error {
 		s.Cache.Forget(c.key)
 	}
 	c.verdict = c.admitted.verdict
+	c.tellFlags()
 	switch c.verdict.State {
 	case budget.Over:
 		c.row.Flags |= ledger.OverBudget
@@ -151,6 +152,16 @@ func (c *call) admission(flight *cache.Flight) error {
 		c.row.Flags |= ledger.NearBudget
 	}
 	return nil
+}
+
+// tellFlags tells others of the rules that the call comes near to or passes.
+func (c *call) tellFlags() {
+	if c.server.Flagged == nil {
+		return
+	}
+	for _, note := range c.verdict.Notes {
+		c.server.Flagged(note)
+	}
 }
 
 // withoutStore decides what becomes of a call that the store could not admit:

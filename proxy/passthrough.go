@@ -122,6 +122,9 @@ func (c *call) admitPassthrough(need budget.Amounts) error {
 		err = c.withoutStore(err)
 	}
 	c.row.Outcome = ledger.Bypass
+	if err == nil {
+		c.tellFlags()
+	}
 	return err
 }
 

@@ -50,6 +50,9 @@ type Config struct {
 	Policy   *Policy
 	Log      *slog.Logger
 	Instance string // names this process: host and listening address
+	// Flagged, if set, is called for each rule that an admitted call brings near
+	// its limit or over it. It must not block.
+	Flagged func(budget.Note)
 	// Failpoint, if set, is called at each named point of a paid call's life.
 	// Tests end the process there.
 	Failpoint func(point string)

@@ -25,6 +25,7 @@ type Config struct {
 	Steps               []StepConfig     `yaml:"steps"`
 	Budget              []BudgetRule     `yaml:"budget"` // over all steps together
 	Keys                []KeyConfig      `yaml:"keys"`
+	Webhooks            []WebhookConfig  `yaml:"webhooks"`
 	Guard               GuardConfig      `yaml:"guard"`
 }
 
@@ -141,6 +142,13 @@ type Normalizer struct {
 	Replace string `yaml:"replace"` // as regexp.Regexp.Expand reads it
 }
 
+// WebhookConfig is an address that is told what a person should look at.
+type WebhookConfig struct {
+	URL       string   `yaml:"url"` // http or https
+	Events    []string `yaml:"events"`
+	SecretEnv string   `yaml:"secret_env,omitempty"` // names the variable whose value signs what is sent
+}
+
 // GuardConfig governs the guard of side effects.
 type GuardConfig struct {
 	DefaultOnUnknown string `yaml:"default_on_unknown"` // retry or hold: what a begin does where a run vanished
@@ -177,6 +185,7 @@ func defaultConfig() Config {
 			Exclude:       []string{},
 		},
 		Limits:              LimitsConfig{RequestBody: 32 << 20, ResponseBody: 64 << 20, Detached: 256, RefreshesPerKey: 5},
+		Webhooks:            []WebhookConfig{},
 		Guard:               GuardConfig{DefaultOnUnknown: "retry"},
 		Shutdown:            ShutdownConfig{Drain: Duration(30 * time.Second)},
 		ServeHitsOverBudget: true,

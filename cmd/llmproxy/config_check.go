@@ -5,6 +5,8 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -110,6 +112,12 @@ func maskSecrets(cfg Config) Config {
 		upstreams[i] = u
 	}
 	cfg.Upstreams = upstreams
+	cfg.Webhooks = slices.Clone(cfg.Webhooks)
+	for i, hook := range cfg.Webhooks {
+		if u, err := url.Parse(hook.URL); err == nil && u.Path != "" { // some hold their secret there
+			cfg.Webhooks[i].URL = u.Scheme + "://" + u.Host + "/" + masked
+		}
+	}
 	return cfg
 }
 

@@ -264,7 +264,7 @@ func laterRelease(path string) string {
 	switch listIndex.ReplaceAllString(path, "[]") {
 	case "prices":
 		return "come with budgets in usd in a later release; remove the key"
-	case "webhooks", "guard", "include", "ledger":
+	case "include", "ledger":
 		return "is not available in this release; remove the key"
 	case "budget[].usd", "steps[].budget[].usd":
 		return "budgets in usd come in a later release; limit input_tokens, output_tokens, tokens or calls"

@@ -61,7 +61,7 @@ func TestShippedConfig(t *testing.T) {
 	r := newReader("config.yaml", nil)
 	r.file(content)
 	for key := range leaves(reflect.ValueOf(defaultConfig()), "") {
-		if empty := slices.Contains([]string{"steps", "budget", "keys"}, key); !r.isSet(key) && !empty {
+		if empty := slices.Contains([]string{"steps", "budget", "keys", "webhooks"}, key); !r.isSet(key) && !empty {
 			t.Errorf("%s does not stand in the shipped file as a line of its own", key)
 		}
 	}
@@ -295,7 +295,7 @@ func TestMistakes(t *testing.T) {
 		{"cache: {exclude: [+a, -a]}", `cache.exclude[1]: "-a" and "+a" cancel each other; keep one`},
 		{"ttl: 5m", "ttl: is no setting; did you mean cache.ttl?"},
 		{"steps: [{name: a, scope: step}]", "steps[0].scope: is no setting; did you mean cache.scope?"},
-		{"colour: red", "colour: is no setting; use listen, database, timezone, tenant, replay_only, log, upstreams, cache, limits, shutdown, steps_declared_only, serve_hits_over_budget, steps, budget, keys or guard"},
+		{"colour: red", "colour: is no setting; use listen, database, timezone, tenant, replay_only, log, upstreams, cache, limits, shutdown, steps_declared_only, serve_hits_over_budget, steps, budget, keys, webhooks or guard"},
 		{"cache: {<<: {ttl: 1h}}", "cache.<<: merging is not supported; repeat the lines, or use an alias for a whole value"},
 
 		{"limits: {request_body: 0}", `limits.request_body: "0" must be above 0`},
@@ -363,12 +363,14 @@ func TestMistakes(t *testing.T) {
 		{"keys: [{name: k, hash: lp_SECRET}]", `keys[0].hash: is no hash of a key; write the line that "llmproxy keys new NAME" prints`},
 		{"keys: [{name: k, " + hash + "}, {name: l, " + hash + "}]", "keys[1].hash: is the same as keys[0].hash (config.yaml:1)"},
 		{"keys: [{name: k, scopes: [], " + hash + "}]", "keys[0].scopes: is empty, so the key may do nothing; use llm, guard or admin, or remove the key"},
-		{"keys: [{name: k, scopes: [guard], " + hash + "}]", `keys[0].scopes[0]: "guard" is not available in this release; remove it`},
 		{"keys: [{name: k, scopes: [root], " + hash + "}]", `keys[0].scopes[0]: "root" is no scope; use llm, guard or admin`},
 		{"keys: [{name: k, tenant: a/b, " + hash + "}]", `keys[0].tenant: "a/b" has a slash or a control character; leave it out`},
 		{"{steps_declared_only: true, keys: [{name: k, step: a, " + hash + "}]}", `keys[0].step: "a" is not among the steps, and steps_declared_only is true; add it or write one that is`},
 
-		{"webhooks: []", "webhooks: is not available in this release; remove the key"},
+		{"webhooks: [{url: mail, events: [budget_over]}]", "webhooks[0].url: is no address; write one such as https://example.com/hook"},
+		{"webhooks: [{url: 'http://h/', events: []}]", "webhooks[0].events: is empty, so it is told nothing; use budget_near, budget_over or effect_unknown"},
+		{"webhooks: [{url: 'http://h/', events: [fire]}]", `webhooks[0].events[0]: "fire" is no event; use budget_near, budget_over or effect_unknown`},
+		{"guard: {default_on_unknown: never}", `guard.default_on_unknown: "never" is no policy; use retry or hold`},
 		{"ledger: {keep_requests: true}", "ledger: is not available in this release; remove the key"},
 		{"database: ${NOPE}", "database: the environment variable NOPE is not set; set it, or write $${ for a literal ${"},
 		{"database: ${MY-VAR}", "database: ${MY-VAR} names no environment variable; write ${NAME}, or $${ for a literal ${"},

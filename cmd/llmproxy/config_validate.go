@@ -37,6 +37,7 @@ func validate(r *reader, cfg *Config) {
 	r.positive("limits.response_body", int64(cfg.Limits.ResponseBody))
 	validateSteps(r, cfg.Steps)
 	validateKeys(r, cfg)
+	validateWebhooks(r, cfg.Webhooks)
 	r.oneOf("guard.default_on_unknown", cfg.Guard.DefaultOnUnknown, "policy", []string{"retry", "hold"})
 }
 
@@ -286,10 +287,22 @@ func validateKeys(r *reader, cfg *Config) {
 		}
 		for j, scope := range k.Scopes {
 			here := fmt.Sprintf("%sscopes[%d]", at, j)
-			if scope == "guard" {
-				r.bad(here, "is not available in this release; remove it")
-			}
 			r.oneOf(here, scope, "scope", keyScopes())
+		}
+	}
+}
+
+func validateWebhooks(r *reader, hooks []WebhookConfig) {
+	for i, hook := range hooks {
+		at := fmt.Sprintf("webhooks[%d].", i)
+		if u, err := url.Parse(hook.URL); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			r.add(at+"url", "is no address; write one such as https://example.com/hook")
+		}
+		if len(hook.Events) == 0 {
+			r.add(at+"events", "is empty, so it is told nothing; use %s", enumerate(webhookEvents(), "or"))
+		}
+		for j, event := range hook.Events {
+			r.oneOf(fmt.Sprintf("%sevents[%d]", at, j), event, "event", webhookEvents())
 		}
 	}
 }

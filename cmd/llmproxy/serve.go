@@ -88,6 +88,7 @@ type server struct {
 	store    *store.Store
 	proxy    *proxy.Server
 	guard    *guard.Guard
+	webhooks *webhooks
 	http     *http.Server
 	listener net.Listener
 }
@@ -126,7 +127,8 @@ func open(ctx context.Context, settings Settings, env map[string]string, log *sl
 	if err != nil {
 		return nil, fmt.Errorf("naming this process: %w", err)
 	}
-	s.proxy, err = proxy.New(ctx, proxy.Config{Store: s.store, Cache: answers, Policy: policy, Log: log,
+	s.webhooks = newWebhooks(settings.Webhooks, env, log)
+	s.proxy, err = proxy.New(ctx, proxy.Config{Store: s.store, Cache: answers, Policy: policy, Log: log, Flagged: s.webhooks.budgetFlagged,
 		Instance: host + " " + s.listener.Addr().String()})
 	if err != nil {
 		return nil, err
@@ -150,6 +152,7 @@ func (s *server) run(ctx context.Context) error {
 		var tasks sync.WaitGroup
 		tasks.Go(func() { s.proxy.Run(work) })
 		tasks.Go(func() { s.guard.Run(work) })
+		tasks.Go(func() { s.webhooks.run(work) })
 		tasks.Wait()
 	}()
 	failed := make(chan error, 1)

@@ -14,7 +14,11 @@ const guardPaths = "/guard/v1/"
 
 // newGuard makes the guard of a server, on the server's store.
 func (s *server) newGuard() *guard.Guard {
-	observe := guardMetrics(s.proxy.Registry())
+	count := guardMetrics(s.proxy.Registry())
+	observe := func(t guard.Transition) {
+		count(t)
+		s.webhooks.effectChanged(t)
+	}
 	return &guard.Guard{Store: s.store, Log: s.log, Observe: observe, Step: func(string) guard.Step {
 		onUnknown, _ := guard.ParseOnUnknown(s.settings.Guard.DefaultOnUnknown) // checked when it was read
 		return guard.Step{OnUnknown: onUnknown}
