@@ -131,6 +131,9 @@ func startServer(t *testing.T) *server {
 	for _, step := range refusedSteps() {
 		text += fmt.Sprintf("  - {name: %q, budget: [{input_tokens: 0, per: total}]}\n", step)
 	}
+	for _, c := range scripted() { // a call that finds another one running is told to come again
+		text += fmt.Sprintf("  - {name: %q, wait: 500ms}\n", c.name+" call in progress")
+	}
 	text += "upstreams:\n  - {name: sim, base_url: \"builtin:sim\", models: [sim, \"gpt-*\", \"text-embedding-*\"]}\n"
 	for _, model := range []string{slowModel, haltingModel, pausingModel} {
 		s.scripts[model] = proxytest.New(t)

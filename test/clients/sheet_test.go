@@ -58,6 +58,7 @@ var columns = []struct {
 	{"responses", [][2]string{{"responses", "JSON"}, {"responses stream", "stream"}, {"responses tools", "tools"}}},
 	{"embeddings", [][2]string{{"embeddings", "yes"}}},
 	{"retry after a time-out joins", [][2]string{{"time-out", "yes"}}},
+	{"comes back to a running call", [][2]string{{"left stream", "left stream"}, {"call in progress", "503"}}},
 	{"a refusal is not repeated", [][2]string{{"refused chat", "chat"}, {"refused responses", "responses"}}},
 	{"a broken stream raises", [][2]string{{"broken chat", "chat"}, {"broken responses", "responses"}}},
 	{"step by a header", [][2]string{{"step by header", "yes"}}},

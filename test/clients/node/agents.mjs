@@ -2,7 +2,7 @@
 import { Agent, OpenAIChatCompletionsModel, OpenAIResponsesModel, run, setTracingDisabled, tool } from "@openai/agents";
 import OpenAI from "openai";
 import { z } from "zod";
-import { apiKey, check, eachBroken, expect, model, plainURL, refused, slow, step, timeout, twice, weather } from "./check.mjs";
+import { apiKey, check, comesBack, eachBroken, expect, model, plainURL, refused, slow, step, timeout, twice, weather } from "./check.mjs";
 
 setTracingDisabled(true);
 
@@ -45,6 +45,10 @@ for (const [api, Model] of Object.entries(apis)) {
       const { finalOutput } = await run(agent(baseURL, { timeout, maxRetries: 5 }), slow);
       expect(finalOutput.includes("Take your time."), finalOutput);
     });
+
+    await check("left stream", (baseURL) => comesBack(async function* (question) {
+      yield* (await run(agent(baseURL), question, { stream: true })).toTextStream();
+    }, async (question) => (await run(agent(baseURL), question)).finalOutput));
 
     await check("step by header", async () => {
       const { finalOutput } = await run(agent(plainURL, { defaultHeaders: { "X-LLMProxy-Step": step("step by header") } }), "Hello");

@@ -2,11 +2,14 @@
 import { createOpenAI } from "@ai-sdk/openai";
 import { embed, generateText, stepCountIs, streamText, tool } from "ai";
 import { z } from "zod";
-import { apiKey, check, eachBroken, embeddingModel, expect, model, plainURL, refused, sameVector, slow, step, text, timeout, twice, until, weather } from "./check.mjs";
+import { apiKey, check, comesBack, eachBroken, embeddingModel, expect, model, plainURL, refused, sameVector, slow, step, text, timeout, twice, until, waitsItsTurn, weather } from "./check.mjs";
 
 const connect = (baseURL, more) => createOpenAI({ baseURL, apiKey, ...more });
 const apis = { chat: (provider) => provider.chat(model), responses: (provider) => provider(model) };
 const silent = { onError() {} }; // errors are read from the stream
+
+const ask = (baseURL) => async (prompt) => (await generateText({ model: connect(baseURL).chat(model), prompt })).text;
+const busy = check("call in progress", (baseURL) => waitsItsTurn(ask(baseURL)));
 
 for (const [api, choose] of Object.entries(apis)) {
   await check(api, (baseURL) => twice(async (prompt) => {
@@ -54,8 +57,19 @@ await check("time-out", async (baseURL) => {
   expect(text.includes("Take your time."), text);
 });
 
+await check("left stream", (baseURL) => comesBack(async function* (prompt) {
+  const leaving = new AbortController();
+  try {
+    yield* streamText({ model: connect(baseURL).chat(model), prompt, abortSignal: leaving.signal, ...silent }).textStream;
+  } finally {
+    leaving.abort();
+  }
+}, ask(baseURL)));
+
 await check("step by header", async () => {
   const provider = connect(plainURL, { headers: { "X-LLMProxy-Step": step("step by header") } });
   const { response } = await generateText({ model: provider(model), prompt: "Hello" });
   expect(response.headers["x-llmproxy-cache"] === "miss", response.headers);
 });
+
+await busy;

@@ -24,6 +24,9 @@ export const [text, vector] = JSON.parse(LLMPROXY_VECTOR);
 export const slow = "Take your time. [[sim: delay=3s]]";
 export const timeout = 1000;
 
+// long is answered word by word for a second, and outlives a client that leaves.
+export const long = "Go on. [[sim: words=50 chunk_delay=20ms]]";
+
 // broken are questions whose answers break off in every way that an upstream has.
 export const broken = ["cut_after=6", "end_after=6", "error_after=6"].map((way) => `Talk until it breaks. [[sim: ${way}]]`);
 
@@ -90,6 +93,23 @@ export async function eachBroken(work) {
     messages.push(err.message);
   }
   return messages.join(" | ");
+}
+
+// comesBack leaves the stream of a long answer after its first piece and then asks
+// again for the whole, as a stream and as JSON.
+export async function comesBack(stream, whole) {
+  for await (const piece of await stream(long)) if (piece) break;
+  let said = "";
+  for await (const piece of await stream(long)) said += piece;
+  const answer = await whole(long);
+  expect(said.includes("Go on.") && answer === said, "the whole", answer, "the stream", said);
+}
+
+// waitsItsTurn asks the same at once two times, at a step that lets nobody wait for
+// a running call: one of them is told to come again in ten seconds, and does.
+export async function waitsItsTurn(ask) {
+  const [one, other] = await Promise.all([ask(slow), ask(slow)]);
+  expect(one.includes("Take your time.") && other === one, one, other);
 }
 
 export function sameVector(got) {

@@ -3,9 +3,12 @@ import { HumanMessage, ToolMessage } from "@langchain/core/messages";
 import { tool } from "@langchain/core/tools";
 import { ChatOpenAI, OpenAIEmbeddings } from "@langchain/openai";
 import { z } from "zod";
-import { apiKey, check, eachBroken, embeddingModel, expect, model, plainURL, refused, sameVector, slow, step, text, timeout, twice, weather } from "./check.mjs";
+import { apiKey, check, comesBack, eachBroken, embeddingModel, expect, model, plainURL, refused, sameVector, slow, step, text, timeout, twice, waitsItsTurn, weather } from "./check.mjs";
 
 const connect = (baseURL, more) => new ChatOpenAI({ model, apiKey, configuration: { baseURL }, ...more });
+
+const ask = (baseURL) => async (question) => (await connect(baseURL).invoke(question)).text;
+const busy = check("call in progress", (baseURL) => waitsItsTurn(ask(baseURL)));
 
 for (const api of ["chat", "responses"]) {
   const useResponsesApi = api === "responses";
@@ -56,7 +59,13 @@ await check("time-out", async (baseURL) => {
   expect(message.text.includes("Take your time."), message.text);
 });
 
+await check("left stream", (baseURL) => comesBack(async function* (question) {
+  for await (const chunk of await connect(baseURL).stream(question)) yield chunk.text;
+}, ask(baseURL)));
+
 await check("step by header", async () => {
   const llm = new ChatOpenAI({ model, apiKey, configuration: { baseURL: plainURL, defaultHeaders: { "X-LLMProxy-Step": step("step by header") } } });
   expect((await llm.invoke("Hello")).text.includes("Hello"), "no answer");
 });
+
+await busy;

@@ -2,7 +2,7 @@
 import { OpenAI, OpenAIEmbedding, OpenAIResponses } from "@llamaindex/openai";
 import { tool } from "@llamaindex/core/tools";
 import { z } from "zod";
-import { apiKey, check, eachBroken, embeddingModel, expect, model, plainURL, refused, sameVector, slow, step, text, timeout, twice, weather } from "./check.mjs";
+import { apiKey, check, comesBack, eachBroken, embeddingModel, expect, model, plainURL, refused, sameVector, slow, step, text, timeout, twice, weather } from "./check.mjs";
 
 const apis = { chat: OpenAI, responses: OpenAIResponses };
 const user = (content) => [{ role: "user", content }];
@@ -50,6 +50,13 @@ await check("embeddings", async (baseURL) => {
 await check("time-out", async (baseURL) => {
   const { message } = await new OpenAI({ model, apiKey, baseURL, timeout }).chat({ messages: user(slow) });
   expect(message.content.includes("Take your time."), message.content);
+});
+
+await check("left stream", (baseURL) => {
+  const llm = () => new OpenAI({ model, apiKey, baseURL });
+  return comesBack(async function* (question) {
+    for await (const { delta } of await llm().chat({ messages: user(question), stream: true })) yield delta;
+  }, async (question) => (await llm().chat({ messages: user(question) })).message.content);
 });
 
 await check("step by header", async () => {

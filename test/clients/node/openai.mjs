@@ -1,10 +1,14 @@
 // The official library, in the major version that the first argument names.
-import { apiKey, check, eachBroken, embeddingModel, expect, model, plainURL, refused, sameVector, slow, step, text, timeout, twice, weather } from "./check.mjs";
+import { apiKey, check, comesBack, eachBroken, embeddingModel, expect, model, plainURL, refused, sameVector, slow, step, text, timeout, twice, waitsItsTurn, weather } from "./check.mjs";
 
 const { default: OpenAI } = await import(process.argv[2]);
 const connect = (baseURL, more) => new OpenAI({ baseURL, apiKey, ...more });
 const said = ({ output }) => output.flatMap((item) => item.content ?? []).map((part) => part.text).join(""); // helpers of 4.x lack output_text
 const user = (content) => [{ role: "user", content }];
+
+const ask = (baseURL) => async (question) =>
+  (await connect(baseURL).chat.completions.create({ model, messages: user(question) })).choices[0].message.content;
+const busy = check("call in progress", (baseURL) => waitsItsTurn(ask(baseURL)));
 
 await check("chat", (baseURL) => twice(async (question) => {
   const answer = await connect(baseURL).chat.completions.create({ model, messages: user(question) });
@@ -90,6 +94,12 @@ await check("time-out", async (baseURL) => {
   expect(answer.choices[0].message.content.includes("Take your time."), answer);
 });
 
+await check("left stream", (baseURL) => comesBack(async function* (question) {
+  for await (const chunk of await connect(baseURL).chat.completions.create({ model, messages: user(question), stream: true })) {
+    yield chunk.choices[0].delta.content ?? "";
+  }
+}, ask(baseURL)));
+
 await check("refused chat", (baseURL) => refused(() => connect(baseURL).chat.completions.create({ model, messages: user("one") })));
 await check("refused responses", (baseURL) => refused(() => connect(baseURL).responses.create({ model, input: "one", stream: true })));
 
@@ -105,3 +115,5 @@ await check("step by header", async () => {
   const { response } = await client.chat.completions.create({ model, messages: user("Hello") }).withResponse();
   expect(response.headers.get("x-llmproxy-cache") === "miss", Object.fromEntries(response.headers));
 });
+
+await busy;

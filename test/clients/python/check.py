@@ -20,6 +20,9 @@ TEXT, VECTOR = json.loads(os.environ["LLMPROXY_VECTOR"])
 SLOW = "Take your time. [[sim: delay=3s]]"
 TIMEOUT = 1.0
 
+# LONG is answered word by word for a second, and outlives a client that leaves.
+LONG = "Go on. [[sim: words=50 chunk_delay=20ms]]"
+
 # BROKEN are questions whose answers break off in every way that an upstream has.
 BROKEN = [f"Talk until it breaks. [[sim: {way}]]" for way in ("cut_after=6", "end_after=6", "error_after=6")]
 
@@ -95,6 +98,16 @@ def each_broken(stream):
         messages.append(str(raised(read)))
         expect(pieces, "no piece came before", messages[-1])
     return " | ".join(messages)
+
+
+def comes_back(stream, whole):
+    """Leaves the stream of a long answer after its first piece and then asks again for
+    the whole, as a stream and as JSON."""
+    pieces = stream(LONG)
+    next(piece for piece in pieces if piece)
+    pieces.close()
+    said, answer = "".join(stream(LONG)), whole(LONG)
+    expect("Go on." in said and answer == said, answer, said)
 
 
 def same_vector(got):

@@ -5,7 +5,7 @@ from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 
 from check import EMBEDDING_MODEL, KEY, MODEL, PLAIN_URL, SLOW, TEXT, TIMEOUT, WEATHER, WEATHER_ANSWER
-from check import check, each_broken, expect, get_weather, refused, same_vector, step, twice
+from check import check, comes_back, each_broken, expect, get_weather, refused, same_vector, step, twice
 
 
 def connect(base_url, **more):
@@ -66,6 +66,12 @@ def _(base_url):
 def _(base_url):
     answer = connect(base_url, timeout=TIMEOUT, max_retries=5).invoke(SLOW).text
     expect("Take your time." in answer, answer)
+
+
+@check("left stream")
+def _(base_url):
+    llm = connect(base_url)
+    comes_back(lambda question: (chunk.text for chunk in llm.stream(question)), lambda question: llm.invoke(question).text)
 
 
 @check("step by header")

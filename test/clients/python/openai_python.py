@@ -5,7 +5,7 @@ import json
 from openai import OpenAI
 
 from check import EMBEDDING_MODEL, KEY, MODEL, PLAIN_URL, SLOW, TEXT, TIMEOUT, WEATHER, WEATHER_ANSWER
-from check import check, each_broken, expect, get_weather, refused, same_vector, step, twice
+from check import check, comes_back, each_broken, expect, get_weather, refused, same_vector, step, twice
 
 PARAMETERS = {
     "type": "object",
@@ -139,6 +139,21 @@ def _(base_url):
     client = connect(base_url, timeout=TIMEOUT, max_retries=5)
     answer = client.chat.completions.create(model=MODEL, messages=user(SLOW)).choices[0].message.content
     expect("Take your time." in answer, answer)
+
+
+@check("left stream")
+def _(base_url):
+    completions = connect(base_url).chat.completions
+
+    def stream(question):
+        with completions.create(model=MODEL, messages=user(question), stream=True) as chunks:
+            for chunk in chunks:
+                yield chunk.choices[0].delta.content or ""
+
+    def whole(question):
+        return completions.create(model=MODEL, messages=user(question)).choices[0].message.content
+
+    comes_back(stream, whole)
 
 
 @check("refused chat")
