@@ -22,10 +22,10 @@ import (
 func newCacheCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "cache",
-		Short:   "List, show and purge stored answers",
+		Short:   "List, show, purge, export and import stored answers",
 		Example: "  llmproxy cache list --step summarize-ticket",
 	}
-	cmd.AddCommand(newCacheListCmd(a), newCacheShowCmd(a), newCachePurgeCmd(a))
+	cmd.AddCommand(newCacheListCmd(a), newCacheShowCmd(a), newCachePurgeCmd(a), newCacheExportCmd(a), newCacheImportCmd(a))
 	return cmd
 }
 
@@ -406,9 +406,18 @@ func (a *app) purge(cmd *cobra.Command, sel cache.Selection, yes bool) (err erro
 	return err
 }
 
-// agree asks a question on standard error. Where nobody can answer it is an
-// error, not a no.
+// agree asks whether to delete, and tells that nothing was where it is a no.
 func agree(cmd *cobra.Command, question string) (bool, error) {
+	yes, err := confirm(cmd, question)
+	if err == nil && !yes {
+		_, err = fmt.Fprintln(cmd.OutOrStdout(), "Nothing was deleted.")
+	}
+	return yes, err
+}
+
+// confirm asks a question on standard error. Where nobody can answer it is an
+// error, not a no.
+func confirm(cmd *cobra.Command, question string) (bool, error) {
 	in := cmd.InOrStdin()
 	if file, ok := in.(*os.File); ok && !term.IsTerminal(int(file.Fd())) {
 		return false, usagef("%s Nobody can answer here; add --yes", question)
@@ -418,10 +427,6 @@ func agree(cmd *cobra.Command, question string) (bool, error) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return false, fmt.Errorf("reading the answer: %w", err)
 	}
-	switch strings.ToLower(strings.TrimSpace(line)) {
-	case "y", "yes":
-		return true, nil
-	}
-	_, err = fmt.Fprintln(cmd.OutOrStdout(), "Nothing was deleted.")
-	return false, err
+	answer := strings.ToLower(strings.TrimSpace(line))
+	return answer == "y" || answer == "yes", nil
 }

@@ -15,16 +15,17 @@ import (
 	"llmproxy/tokens"
 )
 
-// lineReader reads lines of at most maxBody bytes.
+// lineReader reads lines of at most limit bytes.
 type lineReader struct {
 	r      *bufio.Reader
+	limit  int
 	number int   // of the line read last, from 1
 	offset int64 // bytes read
 	line   []byte
 }
 
 func newLineReader(r io.Reader) *lineReader {
-	return &lineReader{r: bufio.NewReaderSize(r, 1<<16)}
+	return &lineReader{r: bufio.NewReaderSize(r, 1<<16), limit: maxBody}
 }
 
 // errLongLine is the error of a line that is too long; the one after it can be
@@ -37,7 +38,7 @@ func (l *lineReader) next() ([]byte, error) {
 	l.line = l.line[:0]
 	l.number++
 	size := 0
-	const most = maxBody + len("\r\n")
+	most := l.limit + len("\r\n")
 	for {
 		part, err := l.r.ReadSlice('\n')
 		size += len(part)
@@ -53,7 +54,7 @@ func (l *lineReader) next() ([]byte, error) {
 			return nil, err
 		}
 		line := bytes.TrimRight(l.line, "\r\n")
-		if size > most || len(line) > maxBody {
+		if size > most || len(line) > l.limit {
 			return nil, errLongLine
 		}
 		if l.number == 1 {
