@@ -36,12 +36,19 @@ func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 	if err == nil {
 		return exitDone
 	}
-	fmt.Fprintf(stderr, "llmproxy: %v\n", err)
+	exit, coded := errors.AsType[*exitError](err)
+	if !coded || exit.err != nil {
+		fmt.Fprintf(stderr, "llmproxy: %v\n", err)
+	}
+	code := exitFailed
 	if _, wrong := errors.AsType[*usageError](err); wrong || !a.started {
 		fmt.Fprintf(stderr, "Run \"%s --help\" for usage and examples.\n", cmd.CommandPath())
-		return exitUsage
+		code = exitUsage
 	}
-	return exitFailed
+	if coded {
+		code = exit.code
+	}
+	return code
 }
 
 // newRootCmd builds the command tree. A new subcommand is a file of its own
@@ -72,6 +79,7 @@ each step of an automation, and refuses or flags a step that is over its budget.
 		newCacheCmd(a),
 		newConfigCmd(a),
 		newDemoCmd(a),
+		newGuardCmd(a),
 		newKeyCmd(a),
 		newKeysCmd(a),
 		newReportCmd(a),
