@@ -49,11 +49,11 @@ type completion interface {
 var (
 	chatDialect = &dialect{
 		name: "chat completion", view: chatView, outgoing: withUsage,
-		answer: func(view) completion { return &chatCompletion{} }, failure: errorEvent, wants: wantsChunk,
+		answer: func(view) completion { return &chatCompletion{} }, failure: errorEvent, wants: wantsChunk, reword: rewordChunk,
 	}
 	textDialect = &dialect{
 		name: "completion", view: textView, outgoing: withUsage,
-		answer: func(view) completion { return &chatCompletion{legacy: true} }, failure: errorEvent, wants: wantsChunk,
+		answer: func(view) completion { return &chatCompletion{legacy: true} }, failure: errorEvent, wants: wantsChunk, reword: rewordChunk,
 	}
 	responseDialect = &dialect{
 		name: "response", view: responseView, outgoing: asItCame,
@@ -90,6 +90,15 @@ func wantsChunk(v view, data []byte) bool { return v.IncludeUsage || !isUsageChu
 // errorEvent carries an error body in a stream of chunks. go-openai looks for
 // the prefix `data: {"error":`.
 func errorEvent(body []byte, _ int) []byte { return fmt.Appendf(nil, "data: %s\n\n", onOneLine(body)) }
+
+// rewordChunk makes an event of an error that some upstreams write as a text, or as
+// an object without the member error: no client takes either for a failure.
+func rewordChunk(event, body []byte, sent int) []byte {
+	if data, _ := eventData(event); jsonKind(jsonGet(data, "error")) == '{' {
+		return event
+	}
+	return errorEvent(body, sent)
+}
 
 // onOneLine makes JSON the data of one event line: a line end can only stand
 // between its tokens.
