@@ -33,11 +33,16 @@ func newServeCmd(a *app) *cobra.Command {
   http://127.0.0.1:8484/v1                      the step is named "default"
   http://127.0.0.1:8484/steps/draft-mail/v1     the step is named "draft-mail"
 
+With --replay-only it gives stored answers, however old, and calls no upstream: for
+tests, with answers from "llmproxy cache import". What is not stored is 504, and the
+message names the nearest stored answer and what differs.
+
 The configuration is read again on SIGHUP and when its file changes. SIGTERM
 ends the server after the calls under way (shutdown.drain); a second one at once.`,
 		Example: `  llmproxy serve
   llmproxy serve --config /etc/llmproxy.yaml --listen 127.0.0.1:9000
-  LLMPROXY_CACHE__TTL=1h llmproxy serve`,
+  LLMPROXY_CACHE__TTL=1h llmproxy serve
+  llmproxy serve --database test.db --tenant tests --replay-only`,
 		Args: noArgs,
 	}
 	addConfigFlags(cmd, servingFlags()...)
