@@ -47,16 +47,21 @@ func (g *Guard) Begin(ctx context.Context, req Request) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	token := newToken()
-	begin := req.event(&step, derived.Fingerprint, token)
-	if err := begin.check(); err != nil {
+	c := claim{Begin: req.event(&step, derived.Fingerprint)}
+	if err := c.check(); err != nil {
 		return Answer{}, err
 	}
-	return g.begin(ctx, derived.ID, begin, token, &step, time.Now().Add(req.Wait))
+	return g.begin(ctx, derived.ID, &c, &step, time.Now().Add(req.Wait))
 }
 
-func (req *Request) event(step *Step, fingerprint []byte, token string) Begin {
-	b := Begin{Step: req.Step, Mode: or(req.Mode, ModeAPI), Policy: step.policy(), Token: HashToken(token), Instance: req.Instance,
+// claim is a begin with the token that its caller gets if it is granted.
+type claim struct {
+	Begin
+	token string // made when it is first written
+}
+
+func (req *Request) event(step *Step, fingerprint []byte) Begin {
+	b := Begin{Step: req.Step, Mode: or(req.Mode, ModeAPI), Policy: step.policy(), Instance: req.Instance,
 		Confirm: req.Confirm, Note: cut(req.Note), Fingerprint: fingerprint, MaxAttempts: step.MaxAttempts, RetryWithin: step.RetryWithin.Milliseconds()}
 	b.Policy.OnUnknown = or(req.OnUnknown, step.OnUnknown)
 	b.Policy.Lease = or(req.Lease, step.Lease).Milliseconds()
@@ -74,66 +79,103 @@ func (req *Request) event(step *Step, fingerprint []byte, token string) Begin {
 }
 
 // begin tries until there is an answer other than to wait, or the time is over.
-func (g *Guard) begin(ctx context.Context, id ID, b Begin, token string, step *Step, deadline time.Time) (Answer, error) {
+func (g *Guard) begin(ctx context.Context, id ID, c *claim, step *Step, deadline time.Time) (a Answer, err error) {
+	var changed <-chan struct{} // closed when the effect changes; nil until we wait
+	leave := func() {}
+	defer func() { leave() }()
 	for {
-		changed, leave := g.waiting.join(id)
-		a, err := g.try(ctx, id, b)
-		if err == nil {
-			switch left := time.Until(deadline); {
-			case a.Reply.Decision == Proceed:
-				a.Token = token
-			case a.Reply.Decision == Ask:
-				var decided bool
-				if decided, err = g.probe(ctx, step, a); err == nil && decided {
-					leave()
-					continue
-				}
-				a.Reply.Decision = Held
-			case a.Reply.Decision == Wait && left > 0:
-				until := time.Duration(max(a.Reply.Until-a.Now, 1)) * time.Millisecond
-				if err = await(ctx, changed, min(left, until, pollEvery)); err == nil {
-					leave()
-					continue
-				}
-			}
-		}
-		leave()
-		if err != nil {
+		if a, err = g.try(ctx, id, c); err != nil {
 			return Answer{}, err
 		}
-		return a, nil
+		switch left := time.Until(deadline); {
+		case a.Reply.Decision == Proceed:
+			a.Token = c.token
+			return a, nil
+		case a.Reply.Decision == Ask:
+			if decided, err := g.probe(ctx, step, a); err != nil {
+				return Answer{}, err
+			} else if !decided {
+				a.Reply.Decision = Held
+				return a, nil
+			}
+		case a.Reply.Decision != Wait || left <= 0:
+			return a, nil
+		case changed == nil: // it may have changed before this, so look again
+			changed, leave = g.waiting.join(id)
+		default:
+			until := time.Duration(max(a.Reply.Until-a.Now, 1)) * time.Millisecond
+			woken, err := await(ctx, changed, min(left, until, pollEvery))
+			if err != nil {
+				return Answer{}, err
+			}
+			if woken {
+				leave()
+				changed, leave = nil, func() {}
+			}
+		}
 	}
 }
 
-func await(ctx context.Context, changed <-chan struct{}, atMost time.Duration) error {
+// await tells whether changed was closed before atMost was over.
+func await(ctx context.Context, changed <-chan struct{}, atMost time.Duration) (woken bool, err error) {
 	timer := time.NewTimer(atMost)
 	defer timer.Stop()
 	select {
 	case <-changed:
+		return true, nil
 	case <-timer.C:
+		return false, nil
 	case <-ctx.Done():
-		return fmt.Errorf("waiting for an effect in progress: %w", context.Cause(ctx))
+		return false, fmt.Errorf("waiting for an effect in progress: %w", context.Cause(ctx))
 	}
-	return nil
 }
 
 // try answers from a read where nothing changes: most begins of retried work
 // are replays, and one must not wait for the writer to be told so.
-func (g *Guard) try(ctx context.Context, id ID, b Begin) (Answer, error) {
-	var t Transition
-	err := g.Store.View(ctx, func(tx *store.Tx) error {
-		stored, err := load(tx, id, g.boot)
-		t = Transition{ID: id, Event: b, Before: stored.record, Now: tx.Now}
-		t.After, t.Reply = Apply(stored.record, b, tx.Now)
-		return err
-	})
+func (g *Guard) try(ctx context.Context, id ID, c *claim) (Answer, error) {
+	if t, ok, err := g.front.recall(ctx, g, id, c.Begin); err != nil {
+		return Answer{}, err
+	} else if ok {
+		return g.answer(t), nil
+	}
+	seen := g.front.undone.Load()
+	stored, now, err := g.glance(ctx, id) // a replay needs the effect's row alone
+	if err == nil && stored.record.State != Absent && stored.record.State != Completed {
+		now, err = g.see(ctx, &stored)
+	}
 	if err != nil {
 		return Answer{}, fmt.Errorf("guarding an effect: %w", err)
 	}
+	t := Transition{ID: id, Event: c.Begin, Before: stored.record, Now: now}
+	t.After, t.Reply = Apply(stored.record, c.Begin, now)
 	if t.Reply.Decision == Proceed || !reflect.DeepEqual(t.Before, t.After) {
-		return g.Do(ctx, id, b)
+		if c.token == "" {
+			c.token = newToken()
+			c.Token = HashToken(c.token)
+		}
+		return g.Do(ctx, id, c.Begin)
 	}
+	g.front.keep(id, t.After, t.Now, seen)
 	return g.answer(t), nil
+}
+
+// glance reads an effect's row without its attempts.
+func (g *Guard) glance(ctx context.Context, id ID) (stored row, now int64, err error) {
+	err = g.Store.Look(ctx, func(tx *store.Tx) error {
+		stored, now = row{effect: id}, tx.Now
+		return stored.read(tx, g.boot, loadSQL, tx.Now, id.NS, id.Key[:])
+	})
+	return stored, now, err
+}
+
+// see reads an effect whole, as it was at one moment.
+func (g *Guard) see(ctx context.Context, stored *row) (now int64, err error) {
+	err = g.Store.View(ctx, func(tx *store.Tx) (err error) {
+		now = tx.Now
+		*stored, err = load(tx, stored.effect, g.boot)
+		return err
+	})
+	return now, err
 }
 
 // probe asks the downstream about an unknown effect and stores its verdict.

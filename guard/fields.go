@@ -1,9 +1,9 @@
 package guard
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -24,15 +24,17 @@ type fields struct {
 }
 
 func readFields(w http.ResponseWriter, r *http.Request) (*fields, error) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err != nil {
+	var body bytes.Buffer
+	body.Grow(int(min(max(r.ContentLength, 0), maxBody)) + bytes.MinRead)
+	if _, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, maxBody)); err != nil {
 		if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return nil, large
 		}
 		return nil, badInput("", "The body broke off while it was read; send it again")
 	}
-	f := &fields{}
-	if f.object, err = parseJSON(body); err != nil {
+	f := &fields{asked: make([]string, 0, 20)}
+	var err error
+	if f.object, err = parseJSON(body.Bytes()); err != nil {
 		return nil, err
 	}
 	if f.object.kind != kindObject {

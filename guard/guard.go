@@ -32,7 +32,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/base64"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -60,6 +59,7 @@ type Guard struct {
 	once    sync.Once
 	boot    int64 // names this process in leases
 	clock   clock
+	front   *front
 	waiting waiters
 	probing probes
 }
@@ -120,7 +120,7 @@ func ParseDrift(name string) (Drift, error) {
 // Answer is what an event led to.
 type Answer struct {
 	ID     ID
-	Record Record
+	Record Record // of a replay without its attempts
 	Reply  Reply
 	Now    int64  // the event's time in Unix ms
 	Token  string // of a grant; shown this once
@@ -144,9 +144,7 @@ var ErrUnavailable = store.ErrUnavailable
 
 func (g *Guard) init() {
 	g.once.Do(func() {
-		var b [8]byte
-		rand.Read(b[:]) //nolint:errcheck // it never fails
-		g.boot = int64(binary.BigEndian.Uint64(b[:]) >> 1)
+		g.boot, g.front = randomID(), newFront()
 		g.clock.started = time.Now()
 	})
 }
@@ -194,6 +192,7 @@ func (g *Guard) Do(ctx context.Context, id ID, e Event) (Answer, error) {
 		return Answer{}, err
 	}
 	for {
+		seen := g.front.undone.Load()
 		t, err := g.transact(ctx, id, e)
 		if errors.Is(err, errJumped) {
 			if err = g.moveLeases(ctx); err == nil {
@@ -202,6 +201,11 @@ func (g *Guard) Do(ctx context.Context, id ID, e Event) (Answer, error) {
 		}
 		if err != nil {
 			return Answer{}, fmt.Errorf("guarding an effect: %w", err)
+		}
+		if t.undoes() {
+			g.front.drop(id)
+		} else {
+			g.front.keep(id, t.After, t.Now, seen)
 		}
 		if t.Before.State != t.After.State || t.Before.LeaseUntil != t.After.LeaseUntil {
 			g.waiting.wake(id)
@@ -224,6 +228,11 @@ func (g *Guard) transact(ctx context.Context, id ID, e Event) (t Transition, err
 		if reflect.DeepEqual(t.Before, t.After) {
 			return nil
 		}
+		if t.undoes() {
+			if err := markUndone(tx); err != nil {
+				return err
+			}
+		}
 		return stored.save(tx, &t.After, g.boot)
 	})
 	return t, err
@@ -239,17 +248,13 @@ func (g *Guard) answer(t Transition) Answer {
 // Find reads an effect as it stands now; its State is Absent where there is none.
 func (g *Guard) Find(ctx context.Context, id ID) (Answer, error) {
 	g.init()
-	var a Answer
-	err := g.Store.View(ctx, func(tx *store.Tx) error {
-		stored, err := load(tx, id, g.boot)
-		a = Answer{ID: id, Record: settle(stored.record, tx.Now), Now: tx.Now}
-		return err
-	})
+	stored := row{effect: id}
+	now, err := g.see(ctx, &stored)
 	if err != nil {
 		return Answer{}, fmt.Errorf("looking for an effect: %w", err)
 	}
-	a.Downstream = Downstream(id.Key, a.Record.Epoch, g.KeySecret)
-	return a, nil
+	r := settle(stored.record, now)
+	return Answer{ID: id, Record: r, Now: now, Downstream: Downstream(id.Key, r.Epoch, g.KeySecret)}, nil
 }
 
 func newToken() string {

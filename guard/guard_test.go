@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"regexp"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -147,7 +148,7 @@ func TestTheWallClockIsSetForward(t *testing.T) {
 	a := mustBegin(t, g, req)
 	// What was stored and seen an hour ago by the wall clock, and just now by
 	// the monotonic one.
-	shift(t, g.Store, time.Hour)
+	pass(t, g, time.Hour)
 	g.clock.mu.Lock()
 	g.clock.wall -= time.Hour.Milliseconds()
 	g.clock.mu.Unlock()
@@ -164,7 +165,7 @@ func TestTheWallClockIsSetForward(t *testing.T) {
 	if e := mustDo(t, g, a.ID, Extend{Token: HashToken(a.Token)}); e.Reply.Refusal != "" || e.Reply.Late {
 		t.Errorf("extending after the jump: %+v", e.Reply)
 	}
-	shift(t, g.Store, 75*time.Second) // time that does pass ends it
+	pass(t, g, 75*time.Second) // time that does pass ends it
 	if b := mustBegin(t, g, req); b.Reply.Decision != Proceed {
 		t.Errorf("after the lease: %+v", b.Reply)
 	}
@@ -173,7 +174,7 @@ func TestTheWallClockIsSetForward(t *testing.T) {
 func TestASecondJumpIsMadeUpForOnce(t *testing.T) {
 	g := newGuard(t)
 	a := mustBegin(t, g, work("k"))
-	shift(t, g.Store, 20*time.Second)
+	pass(t, g, 20*time.Second)
 	g.clock.mu.Lock()
 	g.clock.wall -= 20_000
 	g.clock.mu.Unlock()
@@ -201,7 +202,7 @@ func TestASecondJumpIsMadeUpForOnce(t *testing.T) {
 func TestAnotherProcessGivesLeasesAGrace(t *testing.T) {
 	g := newGuard(t)
 	mustBegin(t, g, work("k"))
-	shift(t, g.Store, 62*time.Second)
+	pass(t, g, 62*time.Second)
 	other := &Guard{Store: g.Store}
 	if a := mustBegin(t, other, work("k")); a.Record.State != Pending {
 		t.Errorf("2 s after the lease, elsewhere: %s", a.Record.State)
@@ -255,7 +256,7 @@ func TestSweepingKeepsWhatMustNotBeRepeated(t *testing.T) {
 	}
 	check := func(when string, passed time.Duration, swept, wantEffects, wantAttempts, wantBodies int) {
 		t.Helper()
-		shift(t, g.Store, passed)
+		pass(t, g, passed)
 		n, err := g.Sweep(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -287,11 +288,11 @@ func TestRetentionHoldsWithoutSweeping(t *testing.T) {
 	g := newGuard(t)
 	a := mustBegin(t, g, work("k"))
 	mustDo(t, g, a.ID, Complete{Token: HashToken(a.Token), Result: Result{ResourceID: "m1", Body: []byte(`1`)}})
-	shift(t, g.Store, 31*24*time.Hour)
+	pass(t, g, 31*24*time.Hour)
 	if b := mustBegin(t, g, work("k")); b.Reply.Decision != Replay || b.Record.Result.available() {
 		t.Errorf("after the result's retention: %+v %+v", b.Reply, b.Record.Result)
 	}
-	shift(t, g.Store, 400*24*time.Hour)
+	pass(t, g, 400*24*time.Hour)
 	b := mustBegin(t, g, work("k"))
 	if b.Reply.Decision != Proceed || b.Record.Fence != 1 || len(b.Record.Attempts) != 1 {
 		t.Errorf("after the tombstone: %+v, %d attempts", b.Reply, len(b.Record.Attempts))
@@ -410,7 +411,7 @@ func TestAProbeIsSharedAndBelieved(t *testing.T) {
 		}}
 	}
 	a := mustBegin(t, g, work("k"))
-	shift(t, g.Store, 75*time.Second)
+	pass(t, g, 75*time.Second)
 	answers := make(chan Answer)
 	for range 4 {
 		go func() {
@@ -443,7 +444,7 @@ func TestAProbeIsSharedAndBelieved(t *testing.T) {
 	}{{"not done", VerdictNotDone, Proceed}, {"can't tell", 0, Held}, {"nonsense", VerdictReopen, Held}} {
 		verdict = c.verdict
 		mustBegin(t, g, work(c.name))
-		shift(t, g.Store, 75*time.Second)
+		pass(t, g, 75*time.Second)
 		if b := mustBegin(t, g, work(c.name)); b.Reply.Decision != c.want {
 			t.Errorf("%s: %+v, want %s", c.name, b.Reply, c.want)
 		}
@@ -455,7 +456,7 @@ func TestProbeWithoutAProberHolds(t *testing.T) {
 	req := work("k")
 	req.OnUnknown = Probe
 	mustBegin(t, g, req)
-	shift(t, g.Store, 75*time.Second)
+	pass(t, g, 75*time.Second)
 	if a := mustBegin(t, g, req); a.Reply.Decision != Held || a.Record.State != Unknown {
 		t.Errorf("%+v", a.Reply)
 	}
@@ -469,7 +470,7 @@ func TestListingFindsLapsedLeases(t *testing.T) {
 	req := work("unconfirmed")
 	req.Confirm = true
 	mustBegin(t, g, req)
-	shift(t, g.Store, 61*time.Second)
+	pass(t, g, 61*time.Second)
 	mustBegin(t, g, work("live"))
 	count := func(state State) (n int) {
 		t.Helper()
@@ -500,5 +501,85 @@ func TestListingFindsLapsedLeases(t *testing.T) {
 	}
 	if page, _, err := g.List(t.Context(), Query{NS: "acme/default", Step: "other"}); err != nil || len(page) > 0 {
 		t.Errorf("another step has %d effects, %v", len(page), err)
+	}
+}
+
+// Replays come from memory; a reopening by another process ends that.
+func TestAReopeningElsewhereIsSeenWithinASecond(t *testing.T) {
+	inBubble(t, func(t *testing.T, g *Guard) {
+		other := &Guard{Store: g.Store}
+		a := mustBegin(t, g, work("k"))
+		mustDo(t, g, a.ID, Complete{Token: HashToken(a.Token), Result: Result{Body: []byte("1")}})
+		for _, each := range []*Guard{g, other} {
+			if b := mustBegin(t, each, work("k")); b.Reply.Decision != Replay {
+				t.Fatalf("%+v", b.Reply)
+			}
+			if _, remembered := each.front.effects.GetIfPresent(a.ID); !remembered {
+				t.Fatal("the completed effect is not in memory")
+			}
+		}
+		mustDo(t, other, a.ID, Resolve{Verdict: VerdictReopen, Reason: "again"})
+		time.Sleep(lookEvery)
+		if b := mustBegin(t, g, work("k")); b.Reply.Decision != Proceed || b.Record.Fence != 2 {
+			t.Errorf("after a second: %+v", b.Reply)
+		}
+	})
+}
+
+func TestAReopeningHereIsSeenAtOnce(t *testing.T) {
+	g := newGuard(t)
+	a := mustBegin(t, g, work("k"))
+	mustDo(t, g, a.ID, Complete{Token: HashToken(a.Token), Result: Result{Body: []byte("1")}})
+	mustBegin(t, g, work("k"))
+	mustDo(t, g, a.ID, Resolve{Verdict: VerdictReopen, Reason: "again"})
+	if b := mustBegin(t, g, work("k")); b.Reply.Decision != Proceed {
+		t.Errorf("after a reopening: %+v", b.Reply)
+	}
+}
+
+func TestMemoryForgetsWhatIsPastItsRetention(t *testing.T) {
+	inBubble(t, func(t *testing.T, g *Guard) {
+		req := work("k")
+		req.Retention = time.Minute
+		a := mustBegin(t, g, req)
+		mustDo(t, g, a.ID, Complete{Token: HashToken(a.Token), Result: Result{ResourceID: "m1", Body: []byte("1")}})
+		if b := mustBegin(t, g, req); !b.Record.Result.available() {
+			t.Error("the result is gone at once")
+		}
+		time.Sleep(time.Minute)
+		if b := mustBegin(t, g, req); b.Reply.Decision != Replay || b.Record.Result.available() || b.Record.Result.ResourceID != "m1" {
+			t.Errorf("%+v, %+v", b.Reply, b.Record.Result)
+		}
+	})
+}
+
+// What a process was told stays true after its death.
+func TestAGrantSurvivesItsProcess(t *testing.T) {
+	path := databaseIn(t)
+	first, err := store.Open(t.Context(), path, store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := mustBegin(t, &Guard{Store: first}, work("k"))
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	g := &Guard{Store: storetest.Open(t, path, store.Options{})}
+	if b := mustBegin(t, g, work("k")); b.Reply.Decision != Wait || b.Record.Fence != 1 {
+		t.Errorf("after a restart another is told to %s", b.Reply.Decision)
+	}
+	if c := mustDo(t, g, a.ID, Complete{Token: HashToken(a.Token), Result: Result{ResourceID: "m1"}}); !c.Reply.First || c.Reply.Late {
+		t.Errorf("after a restart the holder's report: %+v", c.Reply)
+	}
+}
+
+// SQLite numbers parameters by first appearance, PostgreSQL by their number.
+func TestComposedSQLHasItsParametersInOrder(t *testing.T) {
+	for _, query := range []string{loadSQL, loadIDSQL, listSQL, insertSQL, updateSQL, putAttemptSQL, moveLeasesSQL} {
+		for i, m := range regexp.MustCompile(`\$(\d+)`).FindAllStringSubmatch(query, -1) {
+			if m[1] != fmt.Sprint(i+1) {
+				t.Errorf("parameter %d is $%s in %.60q", i+1, m[1], query)
+			}
+		}
 	}
 }

@@ -154,4 +154,12 @@ func shift(t testing.TB, s *store.Store, d time.Duration) {
 	}
 }
 
+// pass shifts the database of a guard, which has none of it in memory.
+func pass(t testing.TB, g *Guard, d time.Duration) {
+	t.Helper()
+	shift(t, g.Store, d)
+	g.init()
+	g.front.effects.InvalidateAll()
+}
+
 func databaseIn(t testing.TB) string { return filepath.Join(t.TempDir(), "guard.db") }

@@ -112,8 +112,11 @@ func (a *api) noRoute(w http.ResponseWriter, r *http.Request) {
 
 // work reads the members that a key is made of.
 func (f *fields) work(r *http.Request, c Caller) Work {
-	w := Work{Tenant: c.Tenant, Namespace: f.namespace(r), Step: f.text("step"), Input: f.raw("input"), Select: f.texts("select"),
+	w := Work{Tenant: c.Tenant, Namespace: f.namespace(r), Step: f.text("step"), Select: f.texts("select"),
 		Explicit: f.text("key"), FingerprintInput: f.raw("fingerprint_input")}
+	if v := f.get("input"); v != nil {
+		w.Input, w.parsed = v.raw, v
+	}
 	if v := f.get("occurrence"); v != nil {
 		if v.kind != kindString {
 			f.fail("occurrence", "occurrence is %s; send it as a string, so that every tool makes the same key of it", v.kind)
@@ -165,11 +168,13 @@ func proceed(a *Answer) *response {
 }
 
 func replay(a *Answer) *response {
-	m := resultOf(a)
-	m["decision"], m["drift"] = Replay, a.Reply.Drift
-	res := success(a, m)
-	res.replay = true
-	return res
+	return &response{status: http.StatusOK, id: &a.ID, state: a.Record.State, replay: true, body: struct {
+		Decision Decision `json:"decision"`
+		Key      string   `json:"key"`
+		State    string   `json:"state"`
+		Drift    bool     `json:"drift"`
+		result
+	}{Replay, a.ID.Key.String(), a.Record.State.String(), a.Reply.Drift, resultOf(a)}}
 }
 
 // success adds to a body what every success tells.
@@ -302,7 +307,7 @@ func (a *api) key(w http.ResponseWriter, r *http.Request, c Caller) (*response, 
 	if err != nil {
 		return nil, err
 	}
-	return &response{status: http.StatusOK, body: map[string]any{"key": d.ID.Key.String(), "ns": d.ID.NS, "preimage": d.Preimage}}, nil
+	return &response{status: http.StatusOK, body: map[string]any{"key": d.ID.Key.String(), "ns": d.ID.NS, "preimage": string(d.Preimage)}}, nil
 }
 
 func (a *api) find(w http.ResponseWriter, r *http.Request, c Caller) (*response, error) {
@@ -322,9 +327,7 @@ func (a *api) find(w http.ResponseWriter, r *http.Request, c Caller) (*response,
 	m["attempts"] = attemptsOf(&answer.Record)
 	m["downstream_key"] = answer.Downstream.String()
 	if answer.Record.State == Completed {
-		for name, v := range resultOf(&answer) {
-			m[name] = v
-		}
+		resultOf(&answer).into(m)
 	}
 	return &response{status: http.StatusOK, body: m, id: &answer.ID, state: answer.Record.State}, nil
 }

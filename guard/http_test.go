@@ -71,7 +71,7 @@ func TestRefusals(t *testing.T) {
 	begun := func(key string, more ...any) *reply {
 		return s.post("begin", in(object{"step": "mail", "key": key}, more...))
 	}
-	lapse := func() { shift(t, g.Store, 75*time.Second) }
+	lapse := func() { pass(t, g, 75*time.Second) }
 
 	unknown := s.post("begin", object{"step": "money", "key": "unknown"})
 	lost := begun("lost")
@@ -193,11 +193,11 @@ func TestWhatAProblemTells(t *testing.T) {
 	if wait.str("decision") != "wait" || wait.body["retry_after"] != 30.0 || wait.str("state") != "pending" || wait.str("instance") != "/guard/v1/effects/"+b.str("key") || wait.header.Get("Guard-State") != "pending" {
 		t.Errorf("%s", wait.text)
 	}
-	shift(t, g.Store, 58*time.Second)
+	pass(t, g, 58*time.Second)
 	if soon := s.post("begin", money); soon.body["retry_after"] != 2.0 && soon.body["retry_after"] != 1.0 {
 		t.Errorf("2 s before the lease ends: %s", soon.text)
 	}
-	shift(t, g.Store, time.Minute)
+	pass(t, g, time.Minute)
 	held := s.post("begin", money)
 	attempts, _ := held.body["attempts"].([]any)
 	if held.str("decision") != "hold" || held.str("resolve_url") != "/guard/v1/resolve" || len(attempts) != 1 || attempts[0].(object)["outcome"] != "unknown" {
@@ -226,7 +226,7 @@ func TestSoftAnswersAreSuccesses(t *testing.T) {
 	}
 	check(s.post("begin", money), "wait", "effect_in_progress")
 	check(s.post("begin", in(money, "input", object{"a": 2})), "mismatch", "input_mismatch")
-	shift(t, g.Store, 75*time.Second)
+	pass(t, g, 75*time.Second)
 	check(s.post("begin", money), "hold", "effect_outcome_unknown")
 	if bad := s.post("begin", in(money, "lease_seconds", 0.1)); bad.status != 400 {
 		t.Errorf("a mistake is no decision: %d %s", bad.status, bad.text)
@@ -283,7 +283,7 @@ func TestATakeoverSeesWhatWasBefore(t *testing.T) {
 	g := newGuard(t)
 	s := serve(t, g)
 	first := s.post("begin", in(mail, "note", "run 1"))
-	shift(t, g.Store, 75*time.Second)
+	pass(t, g, 75*time.Second)
 	second := s.post("begin", mail)
 	attempts, _ := second.body["attempts"].([]any)
 	if second.body["takeover"] != true || second.body["fence"] != 2.0 || len(attempts) != 1 || attempts[0].(object)["fence"] != 1.0 {
@@ -328,7 +328,7 @@ func TestResolvingAndReopening(t *testing.T) {
 	money := object{"step": "money", "key": "k", "on_unknown": "hold", "namespace": "prod"}
 	b := s.post("begin", money)
 	key := b.body["key"]
-	shift(t, g.Store, 75*time.Second)
+	pass(t, g, 75*time.Second)
 	if r := s.post("resolve", object{"key": key, "namespace": "prod", "outcome": "not_done", "by": "ann", "rotate_downstream_key": true}); r.status != 200 || r.str("state") != "failed" || r.body["downstream_key"] == key || r.str("resolved_by") != "ann" {
 		t.Errorf("%s", r.text)
 	}

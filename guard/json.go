@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -107,7 +108,10 @@ func (p *parser) fail(format string, args ...any) error {
 }
 
 func (p *parser) space() {
-	for p.at < len(p.text) && strings.IndexByte(" \t\r\n", p.text[p.at]) >= 0 {
+	for p.at < len(p.text) {
+		if c := p.text[p.at]; c != ' ' && c != '\t' && c != '\r' && c != '\n' {
+			return
+		}
 		p.at++
 	}
 }
@@ -195,7 +199,7 @@ func (p *parser) array(depth int) (items []value, err error) {
 }
 
 func (p *parser) object(depth int) (members []member, err error) {
-	seen := map[string]bool{}
+	var seen map[string]bool // only where looking through members would take long
 	err = p.separated('}', func() error {
 		if p.peek() != '"' {
 			return p.fail("a member's name in double quotes is missing")
@@ -204,10 +208,17 @@ func (p *parser) object(depth int) (members []member, err error) {
 		if err != nil {
 			return err
 		}
-		if seen[name] {
+		if seen[name] || seen == nil && slices.ContainsFunc(members, func(m member) bool { return m.name == name }) {
 			return &InputError{Code: "duplicate_member", Param: name, Message: fmt.Sprintf("The member %q stands twice in one object; send it once", name)}
 		}
-		seen[name] = true
+		if seen != nil {
+			seen[name] = true
+		} else if len(members) == 16 {
+			seen = map[string]bool{name: true}
+			for _, m := range members {
+				seen[m.name] = true
+			}
+		}
 		if p.space(); p.peek() != ':' {
 			return p.fail("a colon is missing after the member's name %q", name)
 		}
@@ -256,39 +267,66 @@ func (p *parser) number() (string, error) {
 
 func (p *parser) str() (string, error) {
 	p.at++
-	var decoded []byte
-	for {
-		rest := p.text[p.at:]
-		n := bytes.IndexFunc(rest, func(r rune) bool { return r == '"' || r == '\\' || r < ' ' || r == utf8.RuneError })
-		if n < 0 {
-			p.at = len(p.text)
-			return "", p.fail("a string does not end")
-		}
-		decoded = append(decoded, rest[:n]...)
-		p.at += n
-		switch rest[n] {
-		case '"':
+	start := p.at
+	var decoded []byte // what stands before start, where something was escaped
+	for p.at < len(p.text) {
+		c := p.text[p.at]
+		switch {
+		case plain[c]:
 			p.at++
-			return string(decoded), nil
-		case '\\':
+		case c == '"':
+			rest := p.text[start:p.at]
+			p.at++
+			if decoded == nil {
+				return string(rest), nil
+			}
+			return string(append(decoded, rest...)), nil
+		case c == '\\':
+			if decoded == nil {
+				decoded = make([]byte, 0, p.rest(start))
+			}
+			decoded = append(decoded, p.text[start:p.at]...)
 			r, err := p.escape()
 			if err != nil {
 				return "", err
 			}
 			decoded = utf8.AppendRune(decoded, r)
+			start = p.at
+		case c < ' ':
+			return "", p.fail("a control character stands unescaped in a string")
 		default:
-			r, size := utf8.DecodeRune(rest[n:])
+			r, size := utf8.DecodeRune(p.text[p.at:])
 			if r == utf8.RuneError && size < 2 {
 				return "", p.fail("it is not UTF-8")
 			}
-			if r < ' ' {
-				return "", p.fail("a control character stands unescaped in a string")
-			}
-			decoded = append(decoded, rest[n:n+size]...) // U+FFFD itself
 			p.at += size
 		}
 	}
+	return "", p.fail("a string does not end")
 }
+
+// rest is how long the string is at most that begins at start: to the first
+// quote, at or after p.at, that no backslash stands before.
+func (p *parser) rest(start int) int {
+	at := p.at
+	for {
+		n := bytes.IndexByte(p.text[at:], '"')
+		if n < 0 {
+			return len(p.text) - start
+		}
+		if at += n + 1; at < 2 || p.text[at-2] != '\\' {
+			return at - start
+		}
+	}
+}
+
+// plain has the bytes that stand for themselves in a JSON string, in ASCII.
+var plain = func() (table [256]bool) {
+	for c := ' '; c < utf8.RuneSelf; c++ {
+		table[c] = c != '"' && c != '\\'
+	}
+	return table
+}()
 
 func (p *parser) escape() (rune, error) {
 	p.at++
@@ -332,12 +370,20 @@ func (p *parser) hex4() (r rune, err error) {
 }
 
 // appendCanonical appends v in the form of RFC 8785: members in the order of
-// their UTF-16 code units, one spelling of each string and number. path is
-// where v stands, for the error, an [*InputError].
-func appendCanonical(b []byte, v *value, path string) (_ []byte, err error) {
+// their UTF-16 code units, one spelling of each string and number. Its error is
+// an [*InputError] that says where in v the number stands.
+func appendCanonical(b []byte, v *value) ([]byte, error) {
+	b, unsafe := v.appendTo(b)
+	if unsafe != nil {
+		return nil, unsafe.input()
+	}
+	return b, nil
+}
+
+func (v *value) appendTo(b []byte) (_ []byte, unsafe *unsafeNumber) {
 	switch v.kind {
 	case kindNumber:
-		return appendNumber(b, v.text, path)
+		return appendNumber(b, v.text)
 	case kindString:
 		return appendString(b, v.text), nil
 	case kindArray:
@@ -346,8 +392,8 @@ func appendCanonical(b []byte, v *value, path string) (_ []byte, err error) {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			if b, err = appendCanonical(b, &v.items[i], fmt.Sprintf("%s/%d", path, i)); err != nil {
-				return nil, err
+			if b, unsafe = v.items[i].appendTo(b); unsafe != nil {
+				return nil, unsafe.within(strconv.Itoa(i))
 			}
 		}
 		return append(b, ']'), nil
@@ -358,8 +404,8 @@ func appendCanonical(b []byte, v *value, path string) (_ []byte, err error) {
 				b = append(b, ',')
 			}
 			b = append(appendString(b, m.name), ':')
-			if b, err = appendCanonical(b, &m.value, path+"/"+escapePointer(m.name)); err != nil {
-				return nil, err
+			if b, unsafe = m.value.appendTo(b); unsafe != nil {
+				return nil, unsafe.within(m.name)
 			}
 		}
 		return append(b, '}'), nil
@@ -368,35 +414,49 @@ func appendCanonical(b []byte, v *value, path string) (_ []byte, err error) {
 }
 
 func inOrder(members []member) []member {
-	return slices.SortedFunc(slices.Values(members), func(a, b member) int { return compareUTF16(a.name, b.name) })
+	byName := func(a, b member) int { return compareUTF16(a.name, b.name) }
+	if slices.IsSortedFunc(members, byName) {
+		return members
+	}
+	return slices.SortedFunc(slices.Values(members), byName)
 }
 
 // compareUTF16 orders as JavaScript does. Only characters beyond U+FFFF, which
 // UTF-16 spells with surrogates below U+E000, order differently in UTF-8.
 func compareUTF16(a, b string) int {
-	for a != "" && b != "" {
-		x, n := utf8.DecodeRuneInString(a)
-		y, m := utf8.DecodeRuneInString(b)
-		if x != y {
-			return slices.Compare(utf16.Encode([]rune{x}), utf16.Encode([]rune{y}))
-		}
-		a, b = a[n:], b[m:]
+	n := 0
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
 	}
-	return len(a) - len(b)
+	if n == len(a) || n == len(b) {
+		return len(a) - len(b)
+	}
+	if a[n] < utf8.RuneSelf && b[n] < utf8.RuneSelf {
+		return int(a[n]) - int(b[n])
+	}
+	for n > 0 && !utf8.RuneStart(a[n]) {
+		n-- // to the first byte of the characters that differ
+	}
+	x, _ := utf8.DecodeRuneInString(a[n:])
+	y, _ := utf8.DecodeRuneInString(b[n:])
+	return slices.Compare(utf16.Encode([]rune{x}), utf16.Encode([]rune{y}))
 }
 
 func appendString(b []byte, s string) []byte {
 	b = append(b, '"')
+	start := 0
 	for i := range len(s) {
 		c := s[i]
-		switch short := strings.IndexByte("\"\\\b\f\n\r\t", c); {
-		case short >= 0:
+		if plain[c] || c >= utf8.RuneSelf {
+			continue
+		}
+		b = append(b, s[start:i]...)
+		start = i + 1
+		if short := strings.IndexByte("\"\\\b\f\n\r\t", c); short >= 0 {
 			b = append(b, '\\', `"\bfnrt`[short])
-		case c < ' ':
+		} else {
 			b = fmt.Appendf(b, `\u%04x`, c)
-		default:
-			b = append(b, c)
 		}
 	}
-	return append(b, '"')
+	return append(append(b, s[start:]...), '"')
 }

@@ -97,13 +97,15 @@ type Work struct {
 	Occurrence string // tells a new repetition of the same work; empty: none
 	// FingerprintInput, JSON, stands for Input in the fingerprint.
 	FingerprintInput []byte
+
+	parsed *value // Input, where it has been read already
 }
 
 // Derived is what a Work's content is hashed to.
 type Derived struct {
 	ID          ID
 	Fingerprint []byte // nil without an input
-	Preimage    string // of the key, without its domain
+	Preimage    []byte // of the key, without its domain
 }
 
 // Derive makes the key and the fingerprint of a unit of work:
@@ -124,20 +126,18 @@ func (w *Work) Derive(secret []byte) (d Derived, err error) {
 	if w.Occurrence != "" && !printable(w.Occurrence, true) {
 		return d, badInput("occurrence", "The occurrence is longer than %d bytes or has control characters; send an event id, a date or an index", maxTextLength)
 	}
-	content, input, err := w.content()
+	preimage, input, err := w.content()
 	if err != nil {
 		return d, err
 	}
-	preimage := []byte("{" + content + `,"ns":`)
-	preimage = append(appendString(preimage, d.ID.NS), `,"occ":`...)
+	preimage = append(appendString(append(preimage, `,"ns":`...), d.ID.NS), `,"occ":`...)
 	if w.Occurrence == "" {
 		preimage = append(preimage, "null"...)
 	} else {
 		preimage = appendString(preimage, w.Occurrence)
 	}
-	preimage = append(appendString(append(preimage, `,"step":`...), w.Step), '}')
-	d.Preimage = string(preimage)
-	d.ID.Key = digest(secret, domainKey, preimage)
+	d.Preimage = append(appendString(append(preimage, `,"step":`...), w.Step), '}')
+	d.ID.Key = digest(secret, domainKey, d.Preimage)
 	if w.FingerprintInput != nil {
 		if input, err = canonicalInput("fingerprint_input", w.FingerprintInput); err != nil {
 			return d, err
@@ -150,42 +150,56 @@ func (w *Work) Derive(secret []byte) (d Derived, err error) {
 	return d, nil
 }
 
-// content is the first member of the preimage, and the canonical input.
-func (w *Work) content() (content string, input []byte, err error) {
+// content begins the preimage with its first member, and tells the canonical
+// input, nil without one.
+func (w *Work) content() (preimage, input []byte, err error) {
 	if w.Explicit != "" && !printable(w.Explicit, false) {
-		return "", nil, badInput("key", "The key is not usable: use 1 to %d printable ASCII characters", maxTextLength)
+		return nil, nil, badInput("key", "The key is not usable: use 1 to %d printable ASCII characters", maxTextLength)
 	}
+	explicit := func() []byte { return appendString([]byte(`{"key":`), w.Explicit) }
 	if w.Input == nil {
 		if w.Explicit == "" {
-			return "", nil, &InputError{Code: "key_required", Param: "input", Message: "Nothing tells this work from other work; send input (what the effect is made of) or key"}
+			return nil, nil, &InputError{Code: "key_required", Param: "input", Message: "Nothing tells this work from other work; send input (what the effect is made of) or key"}
 		}
-		return `"key":` + string(appendString(nil, w.Explicit)), nil, nil
+		return explicit(), nil, nil
 	}
-	parsed, err := parseInput("input", w.Input)
+	parsed, err := w.parse()
 	if err != nil {
-		return "", nil, err
+		return nil, nil, err
 	}
-	if input, err = appendCanonical(nil, &parsed, ""); err != nil {
-		return "", nil, err
+	const first, others = `{"in":`, 512 // what stands around the input, mostly
+	preimage = append(make([]byte, 0, len(w.Input)+others), first...)
+	if preimage, err = appendCanonical(preimage, parsed); err != nil {
+		return nil, nil, err
 	}
+	input = preimage[len(first):]
 	switch {
 	case w.Explicit != "":
-		return `"key":` + string(appendString(nil, w.Explicit)), input, nil
+		return explicit(), input, nil
 	case parsed.empty():
-		return "", nil, &InputError{Code: "key_required", Param: "input", Message: "The input is empty, so nothing tells this work from other work; send what the effect is made of, or key"}
+		return nil, nil, &InputError{Code: "key_required", Param: "input", Message: "The input is empty, so nothing tells this work from other work; send what the effect is made of, or key"}
 	case len(w.Select) == 0:
-		return `"in":` + string(input), input, nil
+		return preimage, input, nil
 	}
 	selectors, err := parseSelectors(w.Select)
 	if err != nil {
-		return "", nil, err
+		return nil, nil, err
 	}
-	object, err := selected(&parsed, selectors)
+	object, err := selected(parsed, selectors)
 	if err != nil {
-		return "", nil, err
+		return nil, nil, err
 	}
-	chosen, err := appendCanonical(nil, &object, "")
-	return `"in":` + string(chosen), input, err
+	preimage, err = appendCanonical([]byte(first), &object)
+	return preimage, input, err
+}
+
+// parse reads the input, unless that was done already.
+func (w *Work) parse() (*value, error) {
+	if w.parsed != nil && len(w.Input) <= maxInput {
+		return w.parsed, nil
+	}
+	parsed, err := parseInput("input", w.Input)
+	return &parsed, err
 }
 
 func parseInput(what string, text []byte) (value, error) {
@@ -200,7 +214,7 @@ func canonicalInput(what string, text []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return appendCanonical(nil, &parsed, "")
+	return appendCanonical(nil, &parsed)
 }
 
 // printable tells whether text is of usable length and all printable, as ASCII

@@ -43,7 +43,7 @@ func (v *vector) derive() (vector, error) {
 	}
 	d, err := w.Derive([]byte(v.Secret))
 	got := *v
-	got.Preimage, got.Key, got.Fingerprint = d.Preimage, d.ID.Key.String(), fmt.Sprintf("%x", d.Fingerprint)
+	got.Preimage, got.Key, got.Fingerprint = string(d.Preimage), d.ID.Key.String(), fmt.Sprintf("%x", d.Fingerprint)
 	got.Downstream = Downstream(d.ID.Key, v.Epoch, []byte(v.Secret)).String()
 	return got, err
 }

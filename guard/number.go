@@ -11,25 +11,45 @@ import (
 // its neighbours (2^53 − 1).
 const maxInteger = 1<<53 - 1
 
+// unsafeNumber is a number that does not survive, and where it stands: the
+// members and indices on the way to it, the innermost first.
+type unsafeNumber struct {
+	literal string
+	path    []string
+}
+
+func (u *unsafeNumber) within(token string) *unsafeNumber {
+	u.path = append(u.path, token)
+	return u
+}
+
+func (u *unsafeNumber) input() *InputError {
+	where := ""
+	for _, token := range u.path {
+		where = "/" + strings.ReplaceAll(strings.ReplaceAll(token, "~", "~0"), "/", "~1") + where
+	}
+	where = or(where, "/")
+	return &InputError{Code: "unsafe_number", Param: where, Message: fmt.Sprintf(
+		"The number %.40s at %s is not kept exactly by every JSON reader (integers up to 2^53−1, decimals of up to 15 digits are); send it as a string", u.literal, where)}
+}
+
 // appendNumber appends a number as ECMAScript writes it, which RFC 8785 asks
 // for. Numbers that lose their value on the way through a double are refused:
 // two ids that become one would be one key, and the second effect would be
 // taken for the first.
-func appendNumber(b []byte, literal, path string) ([]byte, error) {
+func appendNumber(b []byte, literal string) ([]byte, *unsafeNumber) {
 	f, err := strconv.ParseFloat(literal, 64)
-	if err == nil {
-		shortest := strconv.FormatFloat(f, 'e', -1, 64)
-		large := math.Abs(f) > maxInteger && f == math.Trunc(f)
-		if !large && decimalOf(literal) == decimalOf(shortest) {
-			return appendECMA(b, f, shortest), nil
-		}
+	if err != nil || math.Abs(f) > maxInteger && f == math.Trunc(f) {
+		return nil, &unsafeNumber{literal: literal}
 	}
-	where := path
-	if where == "" {
-		where = "/"
+	if len(literal) <= 15 && !strings.ContainsAny(literal, ".eE-") {
+		return append(b, literal...), nil // an integer is spelt in one way only
 	}
-	return nil, &InputError{Code: "unsafe_number", Param: where, Message: fmt.Sprintf(
-		"The number %.40s at %s is not kept exactly by every JSON reader (integers up to 2^53−1, decimals of up to 15 digits are); send it as a string", literal, where)}
+	shortest := strconv.FormatFloat(f, 'e', -1, 64)
+	if decimalOf(literal) != decimalOf(shortest) {
+		return nil, &unsafeNumber{literal: literal}
+	}
+	return appendECMA(b, f, shortest), nil
 }
 
 // decimalOf is the exact value of a JSON number in one spelling per value:

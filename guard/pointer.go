@@ -52,10 +52,11 @@ func parseSelector(text string) (s selector, err error) {
 		return s, badInput("select", "%.80q is no JSON pointer; write /member or /member/0", text)
 	}
 	for token := range strings.SplitSeq(s.pointer[1:], "/") {
-		if rest := strings.NewReplacer("~0", "", "~1", "").Replace(token); strings.Contains(rest, "~") {
+		token = strings.ReplaceAll(token, "~1", "/")
+		if strings.Count(token, "~") != strings.Count(token, "~0") {
 			return s, badInput("select", "In %.80q, write ~ as ~0 and / as ~1", text)
 		}
-		s.tokens = append(s.tokens, strings.NewReplacer("~1", "/", "~0", "~").Replace(token))
+		s.tokens = append(s.tokens, strings.ReplaceAll(token, "~0", "~"))
 	}
 	return s, nil
 }

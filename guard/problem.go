@@ -71,7 +71,7 @@ func refused(a *Answer, event string) *Problem {
 			p.Extra["fence"], p.Extra["asked_at"] = a.Reply.Fence, stamp(a.Now)
 		}
 	case AlreadyCompleted:
-		maps.Copy(p.Extra, resultOf(a))
+		resultOf(a).into(p.Extra)
 		p.Extra["duplicate_effect"] = a.Reply.Duplicate
 	}
 	return p
@@ -207,7 +207,7 @@ func (p *Problem) write(w http.ResponseWriter) {
 // response is a success.
 type response struct {
 	status int
-	body   map[string]any
+	body   any
 	id     *ID
 	state  State
 	replay bool
@@ -220,7 +220,7 @@ func (r *response) write(w http.ResponseWriter) {
 	send(w, r.status, "application/json", r.body, r.id, r.state)
 }
 
-func send(w http.ResponseWriter, status int, contentType string, body map[string]any, id *ID, state State) {
+func send(w http.ResponseWriter, status int, contentType string, body any, id *ID, state State) {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false) // a stored result comes back as it was sent
@@ -262,12 +262,23 @@ func attemptsOf(r *Record) []map[string]any {
 	return list
 }
 
-// resultOf is what is known of a completed effect.
-func resultOf(a *Answer) map[string]any {
+// result is what is known of a completed effect.
+type result struct {
+	ResourceID  *string `json:"resource_id"`
+	Result      any     `json:"result"`
+	CompletedAt any     `json:"completed_at"`
+	Available   bool    `json:"result_available"`
+}
+
+func (r result) into(m map[string]any) {
+	m["resource_id"], m["result"], m["completed_at"], m["result_available"] = r.ResourceID, r.Result, r.CompletedAt, r.Available
+}
+
+func resultOf(a *Answer) result {
 	r := &a.Record
-	m := map[string]any{"resource_id": nil, "result": nil, "completed_at": stamp(r.CompletedAt), "result_available": a.Now < r.ExpiresAt}
+	known := result{CompletedAt: stamp(r.CompletedAt), Available: a.Now < r.ExpiresAt}
 	if r.Result.ResourceID != "" {
-		m["resource_id"] = r.Result.ResourceID
+		known.ResourceID = &r.Result.ResourceID
 	}
 	switch {
 	case r.Result.Status != 0:
@@ -277,9 +288,9 @@ func resultOf(a *Answer) map[string]any {
 		} else {
 			response["body_base64"] = r.Result.Body
 		}
-		m["result"] = response
+		known.Result = response
 	case r.Result.Body != nil:
-		m["result"] = json.RawMessage(r.Result.Body)
+		known.Result = json.RawMessage(r.Result.Body)
 	}
-	return m
+	return known
 }

@@ -66,20 +66,25 @@ func load(tx *store.Tx, id ID, boot int64) (row, error) {
 }
 
 func loadRow(tx *store.Tx, boot int64, query string, args ...any) (r row, err error) {
-	scan := func(dest ...any) error {
-		_, err := tx.Get(query, args, dest...)
-		return err
-	}
-	if err := r.scan(scan, boot); err != nil {
-		return row{}, fmt.Errorf("reading an effect: %w", err)
-	}
-	if r.id == 0 {
-		return row{}, nil
+	if err := r.read(tx, boot, query, args...); err != nil || r.id == 0 {
+		return row{}, err
 	}
 	if err := r.loadAttempts(tx); err != nil {
 		return row{}, fmt.Errorf("reading an effect's attempts: %w", err)
 	}
 	return r, nil
+}
+
+// read reads an effect without its attempts; r.id stays 0 where there is none.
+func (r *row) read(tx *store.Tx, boot int64, query string, args ...any) error {
+	scan := func(dest ...any) error {
+		_, err := tx.Get(query, args, dest...)
+		return err
+	}
+	if err := r.scan(scan, boot); err != nil {
+		return fmt.Errorf("reading an effect: %w", err)
+	}
+	return nil
 }
 
 // scan reads the columns of effectColumns.
@@ -139,7 +144,7 @@ func (r *row) save(tx *store.Tx, next *Record, boot int64) error {
 			continue
 		}
 		if _, err := tx.Exec(putAttemptSQL, r.id, a.Fence, a.Token[:], a.StartedAt, a.EndedAt, int64(a.Outcome),
-			a.Closed, a.Duplicate, a.ResourceID, a.Note); err != nil {
+			bit(a.Closed), bit(a.Duplicate), a.ResourceID, a.Note); err != nil {
 			return fmt.Errorf("writing an attempt: %w", err)
 		}
 	}
@@ -193,8 +198,15 @@ func columnsOf(r *Record, boot int64) ([]any, error) {
 	p := &r.Policy
 	return []any{int64(r.State), int64(r.Mode), r.Fence, r.Epoch, r.LeaseUntil, r.LeaseLimit,
 		r.RetryAt, confirm, boot, r.Instance, int64(p.OnUnknown), p.Lease, p.MaxLease, p.Drain, p.Retention, p.Tombstone,
-		p.Idempotent, r.DuplicateEffects, r.CompletedAt, r.CompletedBy, r.ExpiresAt, r.TombstoneUntil, r.sweepAt(), r.CreatedAt, r.UpdatedAt,
-		r.Fingerprint, r.ResolvedBy, r.Reason, r.Result.ResourceID, r.Result.Status, string(header), r.Result.Truncated, r.Result.Body}, nil
+		bit(p.Idempotent), r.DuplicateEffects, r.CompletedAt, r.CompletedBy, r.ExpiresAt, r.TombstoneUntil, r.sweepAt(), r.CreatedAt, r.UpdatedAt,
+		r.Fingerprint, r.ResolvedBy, r.Reason, r.Result.ResourceID, r.Result.Status, string(header), bit(r.Result.Truncated), r.Result.Body}, nil
+}
+
+func bit(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // sweepAt is when the sweeper has something to remove of a record; 0: never.

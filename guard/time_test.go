@@ -71,7 +71,7 @@ func TestRunSweepsEachMinute(t *testing.T) {
 			a := mustBegin(t, g, work(fmt.Sprint(i)))
 			mustDo(t, g, a.ID, Fail{Token: HashToken(a.Token), None: true})
 		}
-		shift(t, g.Store, failedRetention)
+		pass(t, g, failedRetention)
 		time.Sleep(time.Minute + time.Second)
 		if left, _, err := g.List(t.Context(), Query{NS: "acme/default"}); err != nil || len(left) > 0 {
 			t.Errorf("%d effects are left, %v", len(left), err)
@@ -363,6 +363,8 @@ func (x *effectMachine) resolve(rt *rapid.T) {
 func (x *effectMachine) setClock(d time.Duration) {
 	shift(x.t, x.guards[0].Store, d)
 	for _, g := range x.guards {
+		g.init()
+		g.front.effects.InvalidateAll()
 		g.clock.mu.Lock()
 		if g.clock.wall != 0 {
 			g.clock.wall -= d.Milliseconds()
