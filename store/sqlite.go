@@ -138,17 +138,19 @@ func (s *Store) sqliteDSN(more string) string {
 // initialise sets what is fixed at a file's creation, what belongs to the one
 // writing connection, and refuses a file that is another program's.
 func initialise(ctx context.Context, conn *sql.Conn) error {
-	var id, pages int64
+	// A file without tables is new, or another process is just making it, or died
+	// at that. It has our id before it has tables: they are counted first.
+	var id, tables int64
+	if err := conn.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema").Scan(&tables); err != nil {
+		return err
+	}
 	if err := conn.QueryRowContext(ctx, "PRAGMA application_id").Scan(&id); err != nil {
 		return err
 	}
-	if err := conn.QueryRowContext(ctx, "PRAGMA page_count").Scan(&pages); err != nil {
-		return err
-	}
-	if id != applicationID && pages > 0 {
+	if id != applicationID && tables > 0 {
 		return errors.New("this SQLite file belongs to another program; name a new file under `database:`")
 	}
-	if pages == 0 {
+	if id != applicationID {
 		_, err := conn.ExecContext(ctx, fmt.Sprintf(
 			"PRAGMA page_size=8192; PRAGMA auto_vacuum=INCREMENTAL; PRAGMA application_id=%d", applicationID))
 		if err != nil {

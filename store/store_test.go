@@ -212,6 +212,32 @@ func TestWhatIsRefusedAtOpen(t *testing.T) {
 	}
 }
 
+// TestOpenFinishesAHalfMadeFile: a process that died while it made the file
+// must not make it unusable.
+func TestOpenFinishesAHalfMadeFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "half.db")
+	db, err := sql.Open("sqlite3", "file:"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec("PRAGMA page_size=8192; PRAGMA auto_vacuum=INCREMENTAL"); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Size() == 0 {
+		t.Fatalf("the file has nothing in it: %v, %v", info, err)
+	}
+	s, err := store.Open(t.Context(), path, store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestFileIsPrivateAndReopens(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new folder", "x.db")
 	s, err := store.Open(t.Context(), path, store.Options{})
