@@ -30,8 +30,9 @@ type Listed struct {
 // A lease that is over makes a pending effect an unknown one or, unconfirmed, a
 // failed one, although nobody has written that down yet: whoever asks for those
 // gets the pending ones read as well.
-const listSQL = `SELECT` + effectColumns + `NULL` + fromEffect + `WHERE n.name = $2 AND ($3 = 0 OR e.state = $4 OR (e.state = 1 AND $5 IN (3, 4)))
- AND ($6 = '' OR s.name = $7) AND e.key >= $8 AND e.key <= $9 AND ($10 = 0 OR e.id < $11) ORDER BY e.id DESC LIMIT $12`
+const listSQL = `SELECT` + effectColumns + `NULL FROM effect e WHERE e.namespace_id = (SELECT n.id FROM namespace n WHERE n.name = $2)
+ AND ($3 = 0 OR e.state = $4 OR (e.state = 1 AND $5 IN (3, 4)))
+ AND ($6 = '' OR e.step_id = (SELECT s.id FROM step s WHERE s.name = $7)) AND e.key >= $8 AND e.key <= $9 AND ($10 = 0 OR e.id < $11) ORDER BY e.id DESC LIMIT $12`
 
 // List reads effects, the newest first. next is the cursor for more, 0 if there
 // are none; a page may hold fewer than Limit although there are more.
@@ -68,7 +69,7 @@ func (g *Guard) List(ctx context.Context, q Query) (effects []Listed, next int64
 			r.record = settle(r.record, tx.Now)
 			if r.record.State != Absent && (q.State == Absent || r.record.State == q.State) {
 				r.record.Attempts = nil
-				effects = append(effects, Listed{r.effect, r.record})
+				effects = append(effects, Listed{ID{q.NS, r.effect.Key}, r.record})
 			}
 			return nil
 		})
