@@ -111,6 +111,9 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
+// InstanceID is the store's instance that this process is, and keeps alive.
+func (s *Server) InstanceID() int64 { return s.instance.Load() }
+
 // SetPolicy replaces the policy; calls under way keep the one they began with.
 func (s *Server) SetPolicy(p *Policy) {
 	p.prepare()

@@ -151,7 +151,8 @@ type WebhookConfig struct {
 
 // GuardConfig governs the guard of side effects.
 type GuardConfig struct {
-	DefaultOnUnknown string `yaml:"default_on_unknown"` // retry or hold: what a begin does where a run vanished
+	DefaultOnUnknown string          `yaml:"default_on_unknown"` // retry or hold: what a begin does where a run vanished
+	Forward          []ForwardConfig `yaml:"forward"`            // steps whose calls the guard makes itself
 }
 
 // KeyConfig is a client's key to llmproxy. Only its hash is known here.
@@ -186,7 +187,7 @@ func defaultConfig() Config {
 		},
 		Limits:              LimitsConfig{RequestBody: 32 << 20, ResponseBody: 64 << 20, Detached: 256, RefreshesPerKey: 5},
 		Webhooks:            []WebhookConfig{},
-		Guard:               GuardConfig{DefaultOnUnknown: "retry"},
+		Guard:               GuardConfig{DefaultOnUnknown: "retry", Forward: []ForwardConfig{}},
 		Shutdown:            ShutdownConfig{Drain: Duration(30 * time.Second)},
 		ServeHitsOverBudget: true,
 		Steps:               []StepConfig{},

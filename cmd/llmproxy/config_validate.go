@@ -39,6 +39,7 @@ func validate(r *reader, cfg *Config) {
 	validateKeys(r, cfg)
 	validateWebhooks(r, cfg.Webhooks)
 	r.oneOf("guard.default_on_unknown", cfg.Guard.DefaultOnUnknown, "policy", []string{"retry", "hold"})
+	validateForward(r, cfg.Guard.Forward)
 }
 
 func validateListen(r *reader, cfg *Config) {

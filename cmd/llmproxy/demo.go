@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"llmproxy/guard"
 	"llmproxy/report"
 	"llmproxy/sim"
 	"llmproxy/tokens"
@@ -32,7 +34,19 @@ steps:
     budget: [{input_tokens: 30, per: run, action: reject}]
   - name: tag-photo
     budget: [{input_tokens: 10, per: call, action: flag}]
+guard:
+  forward:
+    - step: send-note
+      target: MAIL
+      allow_private: true
+      select: [/for]
+      on_unknown: probe
+      probe: {url: "MAIL/messages?for={/for}", found: /messages/0/id}
 `
+
+// demoDrain is how long the demonstration's guard lets a request that was sent
+// take effect. The default is longer than anybody would watch.
+const demoDrain = 300 * time.Millisecond
 
 func newDemoCmd(a *app) *cobra.Command {
 	var keep bool
@@ -42,7 +56,8 @@ func newDemoCmd(a *app) *cobra.Command {
 		Long: `Demo starts the real server on a free local port, with a real database in a
 temporary folder and the simulated model as its upstream, and sends it the calls
 that automations send: retries, time-outs, parallel calls, streams, calls over a
-budget. It shows each request and what came back, and the report at the end.
+budget; then e-mails whose runs are killed between the act and saying so. It shows
+each request and what came back, and the report at the end.
 
 Every scene is checked, by the headers and ids of the answers, by the number of
 calls that the simulated model received, and by the ledger. Where something is
@@ -74,7 +89,10 @@ func runDemo(ctx context.Context, out io.Writer, paint paint, log *slog.Logger, 
 		}
 		err = errors.Join(err, os.RemoveAll(folder))
 	}()
-	config := []byte(demoConfig + "database: " + strconv.Quote(filepath.Join(folder, "llmproxy.db")) + "\n")
+	mailbox := &sim.Mailbox{}
+	mail := httptest.NewServer(mailbox)
+	defer mail.Close()
+	config := []byte(strings.ReplaceAll(demoConfig, "MAIL", mail.URL) + "database: " + strconv.Quote(filepath.Join(folder, "llmproxy.db")) + "\n")
 	if err := os.WriteFile(file, config, 0o600); err != nil {
 		return err
 	}
@@ -95,13 +113,14 @@ func runDemo(ctx context.Context, out io.Writer, paint paint, log *slog.Logger, 
 	}
 	policy.Upstreams[0].Transport = sim.Transport(model)
 	s.proxy.SetPolicy(policy)
+	s.guard.Step = func(string) guard.Step { return guard.Step{Drain: demoDrain} }
 
 	serving, stop := context.WithCancel(ctx)
 	served := make(chan error, 1)
 	go func() { served <- s.run(serving) }()
 	d := &demo{
 		out: out, paint: paint, model: model, database: settings.Database,
-		base: "http://" + s.listener.Addr().String(), client: &http.Client{Transport: &http.Transport{}},
+		base: "http://" + s.listener.Addr().String(), mailbox: mailbox, mail: mail.URL, client: &http.Client{Transport: &http.Transport{}},
 	}
 	err = d.play(ctx)
 	d.client.CloseIdleConnections()
@@ -116,6 +135,8 @@ type demo struct {
 	model    *sim.Model
 	database string
 	base     string // http://host:port
+	mailbox  *sim.Mailbox
+	mail     string // http://host:port of it
 	client   *http.Client
 
 	first got              // the answer of the first scene
@@ -130,8 +151,8 @@ func (d *demo) play(ctx context.Context) error {
 	d.tally = map[string]int64{}
 	d.say("A real server on "+d.base+" with a SQLite file, and a simulated model behind it.",
 		"No key and no network are needed. [[sim: …]] in a question tells the model how to behave.",
-		"", "  $ "+d.paint.bold("LLM="+d.base))
-	for i, scene := range scenes() {
+		"", "  $ "+d.paint.bold("LLM="+d.base+" MAIL="+d.mail))
+	for i, scene := range append(scenes(), guardScenes()...) {
 		d.say("", d.paint.bold(fmt.Sprintf("%d  %s", i+1, scene.title)))
 		if err := scene.play(d, ctx); err != nil {
 			return fmt.Errorf("scene %d (%s): %w", i+1, scene.title, err)

@@ -87,15 +87,16 @@ func serve(ctx context.Context, settings Settings, env map[string]string, log *s
 
 // server is everything that serve opens, closed in reverse order by run.
 type server struct {
-	settings Settings
-	env      map[string]string
-	log      *slog.Logger
-	store    *store.Store
-	proxy    *proxy.Server
-	guard    *guard.Guard
-	webhooks *webhooks
-	http     *http.Server
-	listener net.Listener
+	settings  Settings
+	env       map[string]string
+	log       *slog.Logger
+	store     *store.Store
+	proxy     *proxy.Server
+	guard     *guard.Guard
+	forwarder *guard.Forwarder
+	webhooks  *webhooks
+	http      *http.Server
+	listener  net.Listener
 }
 
 // open binds the address before it touches the database: whoever holds the
@@ -139,8 +140,11 @@ func open(ctx context.Context, settings Settings, env map[string]string, log *sl
 		return nil, err
 	}
 	s.guard = s.newGuard()
+	if s.forwarder, err = s.newForwarder(s.guard); err != nil {
+		return nil, err
+	}
 	s.http = &http.Server{
-		Handler:           s.handler(s.guard),
+		Handler:           s.handler(),
 		ReadHeaderTimeout: 30 * time.Second,
 		IdleTimeout:       3 * time.Minute, // clients that reuse a connection must not race with its end
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
@@ -199,6 +203,9 @@ func (s *server) drain() {
 		s.log.Warn("some calls did not finish in time and were ended; their input is charged as lost")
 	}
 	<-done
+	if err := s.forwarder.Wait(ctx); err != nil {
+		s.log.Warn("some forwarded calls did not finish in time; nobody knows whether they had an effect", "err", err)
+	}
 }
 
 // watch applies the configuration again on SIGHUP and when its file changes. A
@@ -242,7 +249,7 @@ func (s *server) apply(reload func() (Settings, error)) {
 		var policy *proxy.Policy
 		if policy, err = newPolicy(settings.Config, s.env); err == nil {
 			s.proxy.SetPolicy(policy)
-			s.log.Info("configuration read again; listen, database, log and cache.memory change only with a restart")
+			s.log.Info("configuration read again; listen, database, log, cache.memory, webhooks and guard change only with a restart")
 			return
 		}
 	}

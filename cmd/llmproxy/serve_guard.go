@@ -9,8 +9,11 @@ import (
 	"llmproxy/proxy"
 )
 
-// guardPaths is where the guard's API stands beside the OpenAI one.
-const guardPaths = "/guard/v1/"
+// Where the guard's API stands beside the OpenAI one.
+const (
+	guardPaths   = "/guard/v1/"
+	forwardPaths = guardPaths + "forward/"
+)
 
 // newGuard makes the guard of a server, on the server's store.
 func (s *server) newGuard() *guard.Guard {
@@ -25,15 +28,28 @@ func (s *server) newGuard() *guard.Guard {
 	}}
 }
 
+// newForwarder makes the calls of the steps that are configured for it.
+func (s *server) newForwarder(g *guard.Guard) (*guard.Forwarder, error) {
+	routes, err := newRoutes(s.settings.Guard.Forward)
+	if err != nil {
+		return nil, err
+	}
+	f := &guard.Forwarder{Guard: g, Routes: routes, Identify: s.guardCaller, Log: s.log, Instance: s.proxy.InstanceID}
+	return f, f.Check()
+}
+
 // handler serves the guard's paths and leaves every other to the proxy.
-func (s *server) handler(g *guard.Guard) http.Handler {
-	effects := g.Handler(s.guardCaller)
+func (s *server) handler() http.Handler {
+	effects := s.guard.Handler(s.guardCaller)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, guardPaths) {
+		switch {
+		case strings.HasPrefix(r.URL.Path, forwardPaths):
+			s.forwarder.ServeHTTP(w, r)
+		case strings.HasPrefix(r.URL.Path, guardPaths):
 			effects.ServeHTTP(w, r)
-			return
+		default:
+			s.proxy.ServeHTTP(w, r)
 		}
-		s.proxy.ServeHTTP(w, r)
 	})
 }
 
