@@ -14,7 +14,7 @@ NPM := .
 CONCURRENT := ./budget ./cache ./cmd/... ./ledger ./proxy/... ./report ./sim ./store/...
 
 help: ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS=$$'\t' read -r target text; do printf '  make %-7s %s\n' "$$target" "$$text"; done
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS=$$'\t' read -r target text; do printf '  make %-9s %s\n' "$$target" "$$text"; done
 
 demo: build ## See what llmproxy does: no key, no network, a few seconds
 	@$(BIN) demo
@@ -48,6 +48,13 @@ packages: tools
 	python3 -m venv test/clients/python/.venv
 	test/clients/python/.venv/bin/pip install --quiet --disable-pip-version-check --no-deps -r test/clients/python/requirements.txt
 
+# Outside of what CI runs: installing takes minutes.
+upstreams: tools ## Install a real compatible upstream (LiteLLM, Python) and run the server before it
+	@command -v python3 >/dev/null || { echo "needs Python 3.10 or newer: https://python.org"; exit 1; }
+	python3 -m venv test/upstreams/.venv
+	test/upstreams/.venv/bin/pip install --quiet --disable-pip-version-check --no-deps -r test/upstreams/requirements.txt
+	LLMPROXY_UPSTREAMS_REQUIRED=1 go test -count=1 -v ./test/upstreams | grep -E '^ *(---|FAIL|ok|panic)|_test.go'
+
 bench: build ## Measure the server against bare handlers (Linux, some minutes)
 	go run ./test/bench -bin $(BIN) -npm $(NPM)
 	go test -run '^$$' -bench 'Key|GroupCommit' ./cache ./store
@@ -59,7 +66,7 @@ truth: tools ## Measure the token counts against billed requests (RECORDED=path 
 	@go run ./test/truth $(RECORDED)
 
 clean: ## Remove what was built or installed; databases stay
-	rm -rf bin test/clients/node/node_modules test/clients/python/.venv
+	rm -rf bin test/clients/node/node_modules test/clients/python/.venv test/upstreams/.venv
 
 # tools tells what is missing before Go does so in its own words.
 tools:
@@ -71,4 +78,4 @@ tools:
 	command -v $${cc%% *} >/dev/null || { echo "needs $$cc for SQLite: apt-get install gcc libc6-dev"; exit 1; }; \
 	echo '#include <stdlib.h>' | $$cc -E - >/dev/null 2>&1 || { echo "needs the C library's headers for SQLite: apt-get install libc6-dev"; exit 1; }
 
-.PHONY: help demo run build test check clients packages bench oracle truth clean tools
+.PHONY: help demo run build test check clients packages upstreams bench oracle truth clean tools
