@@ -25,7 +25,7 @@ func newGuardListCmd(a *app) *cobra.Command {
 		Long: `List shows the effects of a namespace, the newest first. AGE is how long ago the
 latest attempt began. KNOWN tells of each attempt, by its fence, how it ended: done, none (it did
 not act), unknown (it may have) or running. It only reads, and works while the
-server runs; a server wants a key with the scope guard:admin or admin.`,
+server runs; a server wants a key with the scope admin.`,
 		Example: `  llmproxy guard list --state unknown
   llmproxy guard list --step nightly --format json`,
 		Args: noArgs,

@@ -22,10 +22,7 @@ func (s *server) newGuard() *guard.Guard {
 		count(t)
 		s.webhooks.effectChanged(t)
 	}
-	return &guard.Guard{Store: s.store, Log: s.log, Observe: observe, Step: func(string) guard.Step {
-		onUnknown, _ := guard.ParseOnUnknown(s.settings.Guard.DefaultOnUnknown) // checked when it was read
-		return guard.Step{OnUnknown: onUnknown}
-	}}
+	return &guard.Guard{Store: s.store, Log: s.log, Observe: observe, Step: guardSteps(s.settings.Guard)}
 }
 
 // newForwarder makes the calls of the steps that are configured for it.
