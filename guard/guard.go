@@ -64,7 +64,8 @@ type Guard struct {
 	probing probes
 }
 
-// Transition is one event and what it did.
+// Transition is one event and what it did. What time alone did has no event, and
+// its ID no namespace.
 type Transition struct {
 	ID            ID
 	Event         Event

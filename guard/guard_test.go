@@ -583,3 +583,39 @@ func TestComposedSQLHasItsParametersInOrder(t *testing.T) {
 		}
 	}
 }
+
+// A lease that ends without a report is noticed although nobody asks again, once,
+// and the record stays for whoever decides.
+func TestALapseIsNoticedBySweeping(t *testing.T) {
+	g := newGuard(t)
+	var seen []Transition
+	g.Observe = func(tr Transition) { seen = append(seen, tr) }
+	left, confirming := mustBegin(t, g, work("left")), work("unconfirmed")
+	confirming.Confirm = true
+	unconfirmed := mustBegin(t, g, confirming)
+	seen = nil
+	if n, err := g.Sweep(t.Context()); n != 0 || err != nil {
+		t.Errorf("while the leases last: %d, %v", n, err)
+	}
+	pass(t, g, 2*time.Minute)
+	for _, want := range []int{2, 0} {
+		if n, err := g.Sweep(t.Context()); n != want || err != nil {
+			t.Errorf("after the leases: %d, %v, want %d", n, err, want)
+		}
+	}
+	states := map[State]int{}
+	for _, tr := range seen {
+		if tr.Before.State != Pending {
+			t.Errorf("before, it is %v", tr.Before.State)
+		}
+		states[tr.After.State]++
+	}
+	if len(seen) != 2 || states[Unknown] != 1 || states[Failed] != 1 {
+		t.Errorf("noticed %v", states)
+	}
+	for id, want := range map[ID]State{left.ID: Unknown, unconfirmed.ID: Failed} {
+		if a, err := g.Find(t.Context(), id); err != nil || a.Record.State != want || len(a.Record.Attempts) != 1 {
+			t.Errorf("%v, %v; want %v", a.Record.State, err, want)
+		}
+	}
+}

@@ -211,9 +211,12 @@ func bit(b bool) int64 {
 	return 0
 }
 
-// sweepAt is when the sweeper has something to remove of a record; 0: never.
+// sweepAt is when the sweeper has something to do: to remove, or to notice that a
+// lease ended without a report; 0: never.
 func (r *Record) sweepAt() int64 {
 	switch {
+	case r.State == Pending:
+		return r.leaseEnd()
 	case r.State == Failed:
 		return max(r.UpdatedAt+failedRetention.Milliseconds(), r.RetryAt)
 	case r.State != Completed:

@@ -38,12 +38,16 @@ func (g *Guard) Run(ctx context.Context) {
 	}
 }
 
-// Sweep takes one small batch of what is past its retention: results of
-// completed effects, then their tombstones, and failed effects. It tells how
-// many it took. Unknown effects are never swept: somebody must decide them.
+// Sweep takes one small batch of what time has changed: results of completed
+// effects that are past their retention, then their tombstones, and failed
+// effects; and leases that ended without a report, so that Observe hears of
+// those that nobody asks for any more. It tells how many it took. Unknown effects
+// are never removed: somebody must decide them.
 func (g *Guard) Sweep(ctx context.Context) (n int, err error) {
 	g.init()
+	var swept []Transition
 	err = g.Store.Update(ctx, func(tx *store.Tx) error {
+		swept = nil
 		var due []int64
 		err := tx.Each(dueSQL, []any{tx.Now, sweepBatch}, func(scan func(...any) error) error {
 			var id int64
@@ -51,12 +55,16 @@ func (g *Guard) Sweep(ctx context.Context) (n int, err error) {
 			due = append(due, id)
 			return err
 		})
-		if n = len(due); err != nil {
+		if err != nil {
 			return err
 		}
 		for _, id := range due {
-			if err := g.sweep(tx, id); err != nil {
+			t, err := g.sweep(tx, id)
+			if err != nil {
 				return err
+			}
+			if t != nil {
+				swept = append(swept, *t)
 			}
 		}
 		return nil
@@ -64,20 +72,31 @@ func (g *Guard) Sweep(ctx context.Context) (n int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("sweeping effects: %w", err)
 	}
-	return n, nil
+	for _, t := range swept {
+		if t.Before.State == Pending && g.Observe != nil {
+			g.Observe(t)
+		}
+	}
+	return len(swept), nil
 }
 
-func (g *Guard) sweep(tx *store.Tx, id int64) error {
+// sweep saves what time has made of an effect, nil where that is nothing yet: a
+// lease of another process ends a little later than its row says.
+func (g *Guard) sweep(tx *store.Tx, id int64) (*Transition, error) {
 	stored, err := loadRow(tx, g.boot, loadIDSQL, tx.Now, id)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	next := settle(stored.record, tx.Now)
-	if next.State == Failed {
+	if stored.record.State == Failed {
 		next = Record{}
 	}
-	if reflect.DeepEqual(stored.record, next) {
-		return fmt.Errorf("effect %d is due at %d, and at %d there is nothing to do", id, next.sweepAt(), tx.Now)
+	switch {
+	case !reflect.DeepEqual(stored.record, next):
+		err = stored.save(tx, &next, g.boot)
+		return &Transition{ID: stored.effect, Before: stored.record, After: next, Now: tx.Now}, err
+	case next.State == Pending:
+		return nil, nil
 	}
-	return stored.save(tx, &next, g.boot)
+	return nil, fmt.Errorf("effect %d is due at %d, and at %d there is nothing to do", id, next.sweepAt(), tx.Now)
 }
