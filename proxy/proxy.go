@@ -49,7 +49,8 @@ type Config struct {
 	Cache    *cache.Cache
 	Policy   *Policy
 	Log      *slog.Logger
-	Instance string // names this process: host and listening address
+	Instance string         // names this process: host and listening address
+	Charges  tokens.Charges // for what cannot be counted
 	// Flagged, if set, is called for each rule that an admitted call brings near
 	// its limit or over it. It must not block.
 	Flagged func(budget.Note)
@@ -94,6 +95,7 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{Config: cfg, contexts: ledger.NewContexts(), counting: make(chan struct{}, countWorkers)}
+	s.counter.Charges = cfg.Charges
 	s.base, s.abort = context.WithCancelCause(context.WithoutCancel(ctx))
 	s.metrics = newMetrics(s)
 	s.metricsH = s.metrics.handler()

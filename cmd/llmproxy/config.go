@@ -19,6 +19,7 @@ type Config struct {
 	Upstreams           []UpstreamConfig `yaml:"upstreams"` // the first whose models match serves
 	Cache               CacheConfig      `yaml:"cache"`
 	Limits              LimitsConfig     `yaml:"limits"`
+	Charges             ChargesConfig    `yaml:"charges"`
 	Shutdown            ShutdownConfig   `yaml:"shutdown"`
 	StepsDeclaredOnly   bool             `yaml:"steps_declared_only"`    // a step that is not in Steps is refused
 	ServeHitsOverBudget bool             `yaml:"serve_hits_over_budget"` // a hit costs nothing and is served although the budget is used up
@@ -109,6 +110,18 @@ type LimitsConfig struct {
 	ResponseBody    Bytes `yaml:"response_body"`     // above 0
 	Detached        int   `yaml:"detached"`          // calls that run with nobody reading; 0 allows none
 	RefreshesPerKey int   `yaml:"refreshes_per_key"` // an hour; 0 allows none
+}
+
+// ChargesConfig is the input tokens charged for what cannot be counted from a
+// request alone; see tokens.Charges. 0 stands for the figure built in.
+type ChargesConfig struct {
+	Image      int `yaml:"image"`
+	Audio      int `yaml:"audio"`
+	File       int `yaml:"file"`
+	WebSearch  int `yaml:"web_search"`
+	HostedTool int `yaml:"hosted_tool"`
+	State      int `yaml:"state"`
+	Part       int `yaml:"part"`
 }
 
 // ShutdownConfig says how the server ends.

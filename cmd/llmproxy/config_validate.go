@@ -35,6 +35,12 @@ func validate(r *reader, cfg *Config) {
 	validateCache(r, cfg.Cache)
 	r.positive("limits.request_body", int64(cfg.Limits.RequestBody))
 	r.positive("limits.response_body", int64(cfg.Limits.ResponseBody))
+	for name, tokens := range map[string]int{"image": cfg.Charges.Image, "audio": cfg.Charges.Audio, "file": cfg.Charges.File,
+		"web_search": cfg.Charges.WebSearch, "hosted_tool": cfg.Charges.HostedTool, "state": cfg.Charges.State, "part": cfg.Charges.Part} {
+		if tokens < 0 {
+			r.bad("charges."+name, "is negative; write the tokens to charge, or 0 for the figure built in")
+		}
+	}
 	validateSteps(r, cfg.Steps)
 	validateKeys(r, cfg)
 	validateWebhooks(r, cfg.Webhooks)

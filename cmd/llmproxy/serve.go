@@ -135,6 +135,7 @@ func open(ctx context.Context, settings Settings, env map[string]string, log *sl
 	}
 	s.webhooks = newWebhooks(settings.Webhooks, env, log)
 	s.proxy, err = proxy.New(ctx, proxy.Config{Store: s.store, Cache: answers, Policy: policy, Log: log, Flagged: s.webhooks.budgetFlagged,
+		Charges:  tokens.Charges(settings.Charges),
 		Instance: host + " " + s.listener.Addr().String()})
 	if err != nil {
 		return nil, err

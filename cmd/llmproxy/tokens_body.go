@@ -104,7 +104,10 @@ func (a *app) countBody(cmd *cobra.Command, f tokensFlags, r io.Reader) (t tally
 	if err != nil {
 		return t, err
 	}
-	counter := a.inputCounter(cmd)
+	counter, err := a.inputCounter(cmd)
+	if err != nil {
+		return t, err
+	}
 	estimate, err := counter.request(&l, f)
 	if err != nil {
 		return t, err

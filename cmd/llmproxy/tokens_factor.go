@@ -20,8 +20,13 @@ type inputCounter struct {
 	learned func() (*tokens.Factors, error) // reads the factors
 }
 
-func (a *app) inputCounter(cmd *cobra.Command) *inputCounter {
-	return &inputCounter{learned: func() (*tokens.Factors, error) { return a.learnedFactors(cmd) }}
+func (a *app) inputCounter(cmd *cobra.Command) (*inputCounter, error) {
+	settings, err := a.loadSettings(cmd.Flags())
+	if err != nil {
+		return nil, err
+	}
+	return &inputCounter{tokens.Counter{Charges: tokens.Charges(settings.Charges)},
+		func() (*tokens.Factors, error) { return learnedFactors(cmd, settings) }}, nil
 }
 
 // prepare reads the factors before the first model that may have one is
@@ -35,13 +40,9 @@ func (c *inputCounter) prepare(model string) (err error) {
 
 // learnedFactors are the factors that a server which starts now would use.
 // There are none where no database is, unless it was asked for by name.
-func (a *app) learnedFactors(cmd *cobra.Command) (*tokens.Factors, error) {
+func learnedFactors(cmd *cobra.Command, settings Settings) (*tokens.Factors, error) {
 	factors := new(tokens.Factors)
-	settings, err := a.loadSettings(cmd.Flags())
-	if err != nil {
-		return nil, err
-	}
-	err = view(cmd.Context(), settings, func(tx *store.Tx) error {
+	err := view(cmd.Context(), settings, func(tx *store.Tx) error {
 		_, err := learnFrom(tx, factors)
 		return err
 	})

@@ -62,7 +62,11 @@ const badLinesNamed = 5
 
 // readLogs prints the growth of the requests in logs.
 func (a *app) readLogs(cmd *cobra.Command, f tokensFlags, names ...string) error {
-	r := &logReader{flags: f, counter: a.inputCounter(cmd), growth: report.NewGrowth(report.Dimension(f.by)),
+	counter, err := a.inputCounter(cmd)
+	if err != nil {
+		return err
+	}
+	r := &logReader{flags: f, counter: counter, growth: report.NewGrowth(report.Dimension(f.by)),
 		progress: newProgress(cmd), warn: cmd.ErrOrStderr()}
 	if err := r.measure(names); err != nil {
 		return err
