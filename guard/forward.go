@@ -73,9 +73,10 @@ type Forwarder struct {
 	routes  []forwardRoute
 
 	mu      sync.Mutex
-	flights map[ID]*exchange // calls under way in this process
-	running sync.WaitGroup
-	warned  sync.Map // step → nil; of those whose key is made of everything
+	flights map[ID]*exchange // of calls under way, the latest for each effect
+	running int              // calls under way
+	idle    chan struct{}    // closed when running becomes 0; nil where nobody waits
+	warned  sync.Map         // step → nil; of those whose key is made of everything
 }
 
 // Route is how the calls of one step are forwarded. Zero values take defaults.
@@ -165,11 +166,17 @@ func (f *Forwarder) Check() error {
 // Wait returns when no call is under way, or when ctx ends. Call it when no more
 // requests come in: calls go on when their clients have left.
 func (f *Forwarder) Wait(ctx context.Context) error {
-	idle := make(chan struct{})
-	go func() {
-		f.running.Wait()
-		close(idle)
-	}()
+	f.mu.Lock()
+	idle := f.idle
+	switch {
+	case f.running == 0:
+		f.mu.Unlock()
+		return nil
+	case idle == nil:
+		idle = make(chan struct{})
+		f.idle = idle
+	}
+	f.mu.Unlock()
 	select {
 	case <-idle:
 		return nil
@@ -308,18 +315,26 @@ func (f *Forwarder) launch(c *forwardCall, b *beginning, grant Answer) *exchange
 		f.flights = map[ID]*exchange{}
 	}
 	f.flights[grant.ID] = x
+	f.running++
 	f.mu.Unlock()
-	f.running.Go(func() {
-		defer func() {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			if f.flights[grant.ID] == x {
-				delete(f.flights, grant.ID)
-			}
-		}()
+	go func() {
+		defer f.land(x)
 		x.run()
-	})
+	}()
 	return x
+}
+
+// land takes a call that has ended out of those under way.
+func (f *Forwarder) land(x *exchange) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.flights[x.grant.ID] == x {
+		delete(f.flights, x.grant.ID)
+	}
+	if f.running--; f.running == 0 && f.idle != nil {
+		close(f.idle)
+		f.idle = nil
+	}
 }
 
 // forwardRoute is a Route whose texts have been read.

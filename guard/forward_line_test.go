@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -177,9 +178,10 @@ func TestBeforeThereIsAConnectionNothingHappened(t *testing.T) {
 	}
 	refusing.Close()
 	plain := newTarget(t, nil)
-	distrusted := httptest.NewTLSServer(plain)
+	distrusted := httptest.NewUnstartedServer(plain)
+	distrusted.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes that clients break off
+	distrusted.StartTLS()
 	t.Cleanup(distrusted.Close)
-	distrusted.Config.ErrorLog = nil
 	cases := map[string]string{
 		"refused":          "http://" + refusing.Addr().String(),
 		"no such host":     "http://nowhere.invalid",

@@ -507,6 +507,9 @@ func TestOneLineIsLoggedForWholeRequestsAsKeys(t *testing.T) {
 		f.post(fmt.Sprint(i))
 	}
 	f.post("{}", "Idempotency-Key", "k")
+	if err := f.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if n := lines.count("whole request"); n != 1 {
 		t.Errorf("warned %d times, want once", n)
 	}
