@@ -32,7 +32,7 @@ func random(rng *rand.Rand, n int, from, to time.Time) []*ledger.Call {
 		c := &ledger.Call{
 			ID:     ids.Next(from.Add(time.Duration(i)*gap+time.Duration(rng.Int64N(int64(gap)))), 0),
 			Tenant: pick("acme", "globex"), Step: pick("draft", "sort", "send"), Model: pick("big", "small"), Run: pick("", "r1", "r2", "r3"),
-			Work: pick("", "order 1", "order 2"),
+			Work:  pick("", "order 1", "order 2"),
 			Key64: rng.Int64N(40) - 20, Outcome: ledger.Outcome(1 + rng.IntN(7)), Attempt: 1 + rng.Int64N(3),
 			Flags: rng.IntN(1024), Input: input, Resent: rng.Int64N(input + 1), Total: time.Duration(rng.Int64N(1e7)) * time.Microsecond,
 		}
