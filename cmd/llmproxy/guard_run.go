@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -201,10 +202,8 @@ func attemptNote(args []string) string {
 }
 
 func checkChoice(flag, word string, known []string) error {
-	for _, k := range known {
-		if word == k {
-			return nil
-		}
+	if slices.Contains(known, word) {
+		return nil
 	}
 	return unknownChoice(flag, word, known)
 }
@@ -372,7 +371,8 @@ type runResult struct {
 // maxRunResult is the largest result that the guard takes, as JSON.
 const maxRunResult = 1 << 20
 
-// encodeResult is nil-safe: without keep only the code is stored.
+// encodeResult is what is stored of a success: the code, and with keep the
+// output, if that is complete and not too large.
 func encodeResult(code int, stdout []byte, keep, complete bool) (json.RawMessage, error) {
 	result := runResult{ExitCode: &code}
 	switch {
