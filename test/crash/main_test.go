@@ -54,6 +54,8 @@ type setup struct {
 	Memory      int64         // bytes of answers kept in memory
 	KillAt      string        // the failpoint at which it kills itself; empty: never
 	KillPass    int64         // at which pass of it, from 1
+	Downstream  string        // base URL that guarded calls go to; empty: there is no guard
+	Policy      string        // of guarded calls whose outcome is unknown: hold, retry, idempotent or probe
 }
 
 // Steps of the servers' policy. Every other step has no budget.
@@ -87,6 +89,10 @@ func serve(text string) error {
 	if err != nil {
 		return err
 	}
+	handler, err := s.handler(server, db)
+	if err != nil {
+		return err
+	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -96,7 +102,7 @@ func serve(text string) error {
 	}
 	go server.Run(ctx)
 	failed := make(chan error, 1)
-	go func() { failed <- http.Serve(listener, server) }()
+	go func() { failed <- http.Serve(listener, handler) }()
 	go func() {
 		_, err := io.Copy(io.Discard, os.Stdin)
 		failed <- err
