@@ -33,6 +33,7 @@ check: tools ## What a change must pass: format, vet, every test, the race detec
 	go vet ./...
 	go test ./...
 	go test -race $(CONCURRENT)
+	go test -race -skip 'EveryInterleaving|TheExploration' ./guard # both walk alone, and far
 	@for dir in node/node_modules python/.venv; do \
 	  [ -e test/clients/$$dir ] || echo "SKIPPED: the clients under test/clients/$${dir%/*}, which are not installed; do so by: make clients"; \
 	done

@@ -16,7 +16,7 @@ const base = "/guard/v1/"
 // deciding, listing and forgetting are an administrator's.
 const (
 	ScopeUse   = "guard"
-	ScopeAdmin = "guard:admin"
+	ScopeAdmin = "admin"
 )
 
 // Caller is who sent a request.

@@ -165,6 +165,7 @@ type WebhookConfig struct {
 // GuardConfig governs the guard of side effects.
 type GuardConfig struct {
 	DefaultOnUnknown string          `yaml:"default_on_unknown"` // retry or hold: what a begin does where a run vanished
+	KeySecretEnv     string          `yaml:"key_secret_env"`     // names the variable whose value keys the hashes; "": none
 	Forward          []ForwardConfig `yaml:"forward"`            // steps whose calls the guard makes itself
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"reflect"
 	"regexp"
@@ -120,6 +121,7 @@ func TestLayers(t *testing.T) {
 		"charges.state":            {"100", "0"},
 		"charges.part":             {"100", "0"},
 		"guard.default_on_unknown": {"hold", "retry"},
+		"guard.key_secret_env":     {"HOME_A", "HOME_B"},
 		"tenant":                   {"tests", "other"},
 		"replay_only":              {"true", "false"},
 		"steps_declared_only":      {"true", "false"},
@@ -127,6 +129,11 @@ func TestLayers(t *testing.T) {
 	}
 	value := func(t *testing.T, content string, env map[string]string, key string) any {
 		t.Helper()
+		env = maps.Clone(env)
+		if env == nil {
+			env = map[string]string{}
+		}
+		env["HOME_A"], env["HOME_B"] = "a secret", "another"
 		settings, err := parse(t, content, env)
 		if err != nil {
 			t.Fatal(err)
@@ -377,6 +384,7 @@ func TestMistakes(t *testing.T) {
 		{"webhooks: [{url: mail, events: [budget_over]}]", "webhooks[0].url: is no address; write one such as https://example.com/hook"},
 		{"webhooks: [{url: 'http://h/', events: []}]", "webhooks[0].events: is empty, so it is told nothing; use budget_near, budget_over or effect_unknown"},
 		{"webhooks: [{url: 'http://h/', events: [fire]}]", `webhooks[0].events[0]: "fire" is no event; use budget_near, budget_over or effect_unknown`},
+		{"guard: {key_secret_env: NOT_SET}", "guard.key_secret_env: \"NOT_SET\" is a variable that is not set; set it to a secret that stays"},
 		{"guard: {default_on_unknown: never}", `guard.default_on_unknown: "never" is no policy; use retry or hold`},
 		{"ledger: {keep_requests: true}", "ledger: is not available in this release; remove the key"},
 		{"database: ${NOPE}", "database: the environment variable NOPE is not set; set it, or write $${ for a literal ${"},

@@ -45,6 +45,9 @@ func validate(r *reader, cfg *Config) {
 	validateKeys(r, cfg)
 	validateWebhooks(r, cfg.Webhooks)
 	r.oneOf("guard.default_on_unknown", cfg.Guard.DefaultOnUnknown, "policy", []string{"retry", "hold"})
+	if name := cfg.Guard.KeySecretEnv; name != "" && r.env[name] == "" {
+		r.bad("guard.key_secret_env", "is a variable that is not set; set it to a secret that stays")
+	}
 	validateForward(r, cfg.Guard.Forward)
 }
 

@@ -171,7 +171,7 @@ func (a *app) openLocalGuard(cmd *cobra.Command, access guardAccess) (*guard.Cli
 		return nil, nil, &exitError{exitUnavailable, err}
 	}
 	log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
-	g := &guard.Guard{Log: log, Step: guardSteps(settings.Guard)}
+	g := &guard.Guard{Log: log, Step: guardSteps(settings.Guard), KeySecret: guardSecret(settings.Guard, a.env)}
 	done := func() {}
 	if access != toDerive {
 		if g.Store, done, err = openGuardStore(cmd, settings, access, log); err != nil {
@@ -185,6 +185,14 @@ func (a *app) openLocalGuard(cmd *cobra.Command, access guardAccess) (*guard.Cli
 func guardSteps(cfg GuardConfig) func(name string) guard.Step {
 	onUnknown, _ := guard.ParseOnUnknown(cfg.DefaultOnUnknown) // checked when it was read
 	return func(string) guard.Step { return guard.Step{OnUnknown: onUnknown} }
+}
+
+// guardSecret keys the hashes of keys, nil where nothing is to.
+func guardSecret(cfg GuardConfig, env map[string]string) []byte {
+	if cfg.KeySecretEnv == "" {
+		return nil
+	}
+	return []byte(env[cfg.KeySecretEnv])
 }
 
 func openGuardStore(cmd *cobra.Command, settings Settings, access guardAccess, log *slog.Logger) (s *store.Store, done func(), err error) {

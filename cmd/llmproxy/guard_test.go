@@ -133,7 +133,7 @@ func TestSameUnitThroughServerAndFile(t *testing.T) {
 	if code, stdout, _ := beside("lp_user", "status", e.Key); code != 0 || !strings.Contains(stdout, "sales/default") {
 		t.Errorf("status: %d, %q", code, stdout)
 	}
-	if code, _, stderr := beside("lp_user", "list"); code != exitUnavailable || !strings.Contains(stderr, "guard:admin") {
+	if code, _, stderr := beside("lp_user", "list"); code != exitUnavailable || !strings.Contains(stderr, "admin") {
 		t.Errorf("list by a user: %d, %q", code, stderr)
 	}
 	if code, stdout, stderr := beside("lp_admin", "resolve", e.Key[:9], "--outcome", "reopen", "--reason", "test", "--yes"); code != 0 || !strings.Contains(stdout, "failed") {

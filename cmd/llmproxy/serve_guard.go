@@ -22,7 +22,8 @@ func (s *server) newGuard() *guard.Guard {
 		count(t)
 		s.webhooks.effectChanged(t)
 	}
-	return &guard.Guard{Store: s.store, Log: s.log, Observe: observe, Step: guardSteps(s.settings.Guard)}
+	return &guard.Guard{Store: s.store, Log: s.log, Observe: observe, Step: guardSteps(s.settings.Guard),
+		KeySecret: guardSecret(s.settings.Guard, s.env)}
 }
 
 // newForwarder makes the calls of the steps that are configured for it.
