@@ -156,6 +156,9 @@ func (c *call) passThrough(body io.Reader) (used *ledger.Usage, status int, err 
 		return used, 0, c.noAnswer(ctx, err)
 	}
 	defer r.Response.Body.Close()
+	if c.listsNoModels(r.StatusCode) {
+		return &ledger.Usage{}, http.StatusOK, c.sendModels("")
+	}
 	c.sendHead(r.Response)
 	kept, err := c.copyOut(r.body)
 	return c.passthroughUsage(r.Response, kept), r.StatusCode, err

@@ -203,3 +203,20 @@ func TestAPassedThroughStream(t *testing.T) {
 	}
 	h.nothingHeld()
 }
+
+// Where the upstream has no list of models, there is one of what is known here.
+func TestModelsOfAnUpstreamThatListsNone(t *testing.T) {
+	h := newHarness(t, func(p *Policy) { p.Upstreams[0].Models = []string{"local-7b", "*"} })
+	h.upstream.Reply(proxytest.JSON(404, `{"detail":"Not Found"}`), proxytest.JSON(404, `{"detail":"Not Found"}`))
+	r := h.get("/v1/models")
+	if r.status != 200 || r.body != `{"data":[{"id":"local-7b","object":"model","created":0,"owned_by":"llmproxy"}],"object":"list"}` || r.cache() != "bypass" {
+		t.Errorf("%d %s %s", r.status, r.cache(), r.body)
+	}
+	if row := h.lastRow(); row.outcome != ledger.Bypass || row.status != 200 {
+		t.Errorf("the row says %+v", row)
+	}
+	if r := h.get("/v1/models/local-7b"); r.status != 404 || r.body != `{"detail":"Not Found"}` {
+		t.Errorf("one model: %d %s", r.status, r.body)
+	}
+	h.nothingHeld()
+}

@@ -2,10 +2,8 @@ package proxy
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -118,56 +116,8 @@ func (c *call) replayOther() error {
 	if c.r.Method != http.MethodGet || isUpgrade(c.r) || c.route.path != "models" && !single {
 		return notReplayed(fmt.Sprintf("%s %s goes to an upstream, and this server calls none (replay_only); only stored answers of chat/completions, responses, completions and embeddings are given, and the list of models", c.r.Method, c.r.URL.Path))
 	}
-	models, err := c.replayedModels()
-	if err != nil {
-		return err
+	if !single {
+		name = ""
 	}
-	type model struct {
-		ID      string `json:"id"`
-		Object  string `json:"object"`
-		Created int64  `json:"created"` // Unix s; not known
-		OwnedBy string `json:"owned_by"`
-	}
-	list := []model{}
-	for _, name := range models {
-		list = append(list, model{ID: name, Object: "model", OwnedBy: "llmproxy"})
-	}
-	var answer any = map[string]any{"object": "list", "data": list}
-	if single {
-		if name, err = url.PathUnescape(name); err != nil {
-			return invalidRequest("The model's name is not percent-encoded properly")
-		}
-		at := slices.Index(models, name)
-		if at < 0 {
-			return &Error{Status: http.StatusNotFound, Type: "invalid_request_error", Code: "model_not_found", Param: "model",
-				Message: fmt.Sprintf("No stored answer is of the model %.140q, nor does the configuration name it", name)}
-		}
-		answer = list[at]
-	}
-	body, err := json.Marshal(answer)
-	if err != nil {
-		return err
-	}
-	return c.sendWhole(&cache.Head{Status: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}}, body)
-}
-
-// replayedModels are the models that the configuration names in full and those of
-// the tenant's latest answers, in the order of their names.
-func (c *call) replayedModels() (names []string, err error) {
-	err = c.server.Store.View(context.WithoutCancel(c.r.Context()), func(tx *store.Tx) (err error) {
-		names, err = cache.Models(tx, c.row.Tenant)
-		return err
-	})
-	if err != nil {
-		return nil, unavailable("store_unavailable", "The database cannot be read; look at the server's log, then send the call again", 5)
-	}
-	for _, u := range c.policy.Upstreams {
-		for _, glob := range u.Models {
-			if !strings.Contains(glob, "*") {
-				names = append(names, glob)
-			}
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names), nil
+	return c.sendModels(name)
 }
