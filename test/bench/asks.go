@@ -19,7 +19,7 @@ type exchange struct{ request, answer []byte }
 func jsonAsk(state string, next func() exchange) ask {
 	return func(c *conn, _ *sample) error {
 		x := next()
-		r, err := c.post(x.request)
+		r, err := c.post(chat, x.request)
 		if err != nil {
 			return err
 		}
@@ -53,7 +53,7 @@ func workSet(size int) []exchange {
 	set := make([]exchange, workingSet)
 	for i := range set {
 		marker := hitMarker(size, i)
-		set[i] = exchange{request(size, marker), answer(marker)}
+		set[i] = exchange{request(chat, size, marker), answer(marker)}
 	}
 	return set
 }
@@ -69,14 +69,20 @@ func repeatAsk(state string, set []exchange, worker int) ask {
 
 // fresh makes pieces of work that were never asked before. All workers share it.
 type fresh struct {
+	api     endpoint
 	kind    byte
 	request template
 	n       *atomic.Int64 // the last piece of work made
 }
 
+// newFresh makes requests of size bytes, numbered on from n.
+func newFresh(api endpoint, kind byte, size int, n *atomic.Int64) fresh {
+	return fresh{api, kind, requestTemplate(api, size, kind), n}
+}
+
 func (f fresh) marker() string { return freshMarker(f.kind, f.n.Add(1)) }
 
-// freshAsk asks for another piece of JSON work each time.
+// freshAsk asks chat for another piece of JSON work each time.
 func freshAsk(state string, f fresh) ask {
 	request, answer := f.request.copied(), answerTemplate()
 	return jsonAsk(state, func() exchange {
@@ -87,11 +93,11 @@ func freshAsk(state string, f fresh) ask {
 
 // streamAsk asks for another stream each time and checks every chunk of it.
 func streamAsk(state string, f fresh) ask {
-	request := f.request.copied()
+	request, due := f.request.copied(), responseEvents(chunksOf(f.kind))
 	return func(c *conn, s *sample) error {
 		marker := f.marker()
 		began := time.Now()
-		r, err := c.post(request.stamp(marker))
+		r, err := c.post(f.api, request.stamp(marker))
 		if err != nil {
 			return err
 		}
@@ -105,7 +111,7 @@ func streamAsk(state string, f fresh) ask {
 		if err := checkHead(r, state, nil); err != nil {
 			return err
 		}
-		st := streamState{marker: marker, began: began}
+		st := streamState{api: f.api, marker: marker, began: began, due: due}
 		if err := st.read(c, c.lines(r)); err != nil {
 			return err
 		}
@@ -123,16 +129,24 @@ func streamAsk(state string, f fresh) ask {
 
 // streamState follows one stream.
 type streamState struct {
+	api    endpoint
 	marker string
 	began  time.Time
 
-	chunks   int // content chunks seen
-	finished bool
-	done     bool
-	first    time.Duration
-	delays   []time.Duration
-	held     int
-	before   time.Time // arrival of the chunk before
+	chunks int // content chunks seen
+	done   bool
+	first  time.Duration
+	delays []time.Duration
+	held   int
+	before time.Time // arrival of the chunk before
+
+	finished bool // of chat: the finish reason has come
+
+	// Of Responses.
+	due    []string // types of the events due
+	events int      // events seen
+	name   string   // in the line before the data
+	text   string   // of all deltas seen
 }
 
 // read follows the stream to its end. A stream that ends too early is a failure
@@ -149,20 +163,29 @@ func (st *streamState) read(c *conn, body *bufio.Reader) error {
 		if err != nil {
 			return fmt.Errorf("reading a stream after %d chunks: %w", st.chunks, err)
 		}
-		data, isData := bytes.CutPrefix(bytes.TrimRight(line, "\r\n"), []byte("data: "))
+		line = bytes.TrimRight(line, "\r\n")
+		data, isData := bytes.CutPrefix(line, []byte("data: "))
+		name, isName := bytes.CutPrefix(line, []byte("event: "))
 		switch {
+		case isName && st.api == responses && !st.done:
+			st.name = string(name)
 		case isData && !st.done:
-			if err := st.event(data, c.lastRead); err != nil {
+			event := st.chatEvent
+			if st.api == responses {
+				event = st.responseEvent
+			}
+			if err := event(data, c.lastRead); err != nil {
 				return err
 			}
-		case len(data) > 0 && data[0] != ':': // blank lines and comments are no events
+		case len(line) > 0 && line[0] != ':': // blank lines and comments are no events
 			return wrongAnswer(fmt.Sprintf("line %.300q in a stream", line))
 		}
 	}
 }
 
-// event takes the data of one event that arrived at the given time.
-func (st *streamState) event(data []byte, arrived time.Time) error {
+// chatEvent takes the data of one event of a chat stream that arrived at the
+// given time.
+func (st *streamState) chatEvent(data []byte, arrived time.Time) error {
 	if string(data) == "[DONE]" {
 		if !st.finished {
 			return wrongAnswer("[DONE] before the end of the answer")

@@ -54,12 +54,12 @@ func baselineH() http.Handler {
 	for _, size := range bodySizes {
 		for i := range workingSet {
 			marker := hitMarker(size, i)
-			answers[sha256.Sum256(request(size, marker))] = answer(marker)
+			answers[sha256.Sum256(request(chat, size, marker))] = answer(marker)
 		}
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", healthy)
-	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("POST "+string(chat), func(w http.ResponseWriter, r *http.Request) {
 		body, free, err := readBody(r)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -43,7 +44,8 @@ func TestQuickRunOfTheBaselines(t *testing.T) {
 	for _, want := range []string{
 		"Hit from memory", "1 KB × 16 clients", "512 KB × 64 clients", "≤ 1.40",
 		"Miss with both commits", "not reported", "≤ 0.70 ms",
-		"Streams", "5ms apart", "100 streams × 64 clients", "chunks held back",
+		"Streams", "5ms apart", "chat, 100 streams × 64 clients", "chunks held back",
+		"responses, 32 chunks at once × 1 client", "responses to chat", "≤ 1.15", "responses, 100 streams × 64 clients",
 		"Memory", "≤ 64.0 MiB", "Start", "≤ 500.00 ms",
 		"Counting", "o200k_base, Japanese", "≥ 25.00", "hostile texts", "allocations per count",
 	} {
@@ -60,7 +62,7 @@ func TestRequestsAreJSONOfTheirSize(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, size := range bodySizes {
 		for i, marker := range []string{hitMarker(size, 0), hitMarker(size, 1), freshMarker(kindStream, 1)} {
-			body := request(size, marker)
+			body := request(chat, size, marker)
 			if len(body) != size || !utf8.Valid(body) {
 				t.Errorf("%d KB, body %d: %d bytes, valid UTF-8: %t", size/KB, i, len(body), utf8.Valid(body))
 			}
@@ -87,8 +89,29 @@ func TestRequestsAreJSONOfTheirSize(t *testing.T) {
 	}
 }
 
+// A Responses request says the same as a chat request, in the members of its own API.
+func TestResponsesRequest(t *testing.T) {
+	marker := freshMarker(kindStream, 1)
+	body := request(responses, missSize, marker)
+	var v struct {
+		Input           []struct{ Role, Content string }
+		MaxOutputTokens int `json:"max_output_tokens"`
+		Stream          bool
+		Messages        any
+	}
+	if err := json.Unmarshal(body, &v); err != nil {
+		t.Fatal(err)
+	}
+	if len(body) != missSize || len(v.Input) < 2 || v.MaxOutputTokens != 800 || !v.Stream || v.Messages != nil {
+		t.Errorf("%d bytes: %s", len(body), body)
+	}
+	if got, err := findMarker(body); got != marker || err != nil {
+		t.Errorf("findMarker = %q, %v; want %q", got, err, marker)
+	}
+}
+
 func TestStampMakesTheRequestOfItsMarker(t *testing.T) {
-	work := requestTemplate(missSize, kindFresh)
+	work := requestTemplate(chat, missSize, kindFresh)
 	one, two := freshMarker(kindFresh, 1), freshMarker(kindFresh, 2)
 	first := bytes.Clone(work.stamp(one))
 	if got, _ := findMarker(first); got != one || bytes.Contains(first, []byte(two)) {
@@ -109,31 +132,53 @@ func TestAsksSeeWrongAnswers(t *testing.T) {
 		return func(_ http.Header, body string) (int, string) { return 200, strings.Replace(body, old, new, 1) }
 	}
 	chunk3 := `"content":"3 `
+	second := `data: {"type":"response.output_text.delta","sequence_number":5,`
+	delta := `"type":"response.output_text.delta"`
 	for _, test := range []struct {
 		name   string
+		api    endpoint
 		kind   byte
 		tamper func(http.Header, string) (status int, body string)
 		wrong  bool   // a wrongAnswer rather than a failure of transport
 		want   string // in the error; "" for none
 	}{
-		{"right answer", kindFresh, replace("", ""), false, ""},
-		{"other bytes", kindFresh, replace(`"refusal":null`, `"refusal": null`), true, "got"},
-		{"another request's answer", kindFresh, replace("chatcmpl-m000000000000001", "chatcmpl-m000000000000002"), true, "got"},
-		{"status", kindFresh, func(_ http.Header, body string) (int, string) { return 503, body }, true, "status 503"},
-		{"cache state", kindFresh, func(h http.Header, body string) (int, string) {
+		{"right answer", chat, kindFresh, replace("", ""), false, ""},
+		{"other bytes", chat, kindFresh, replace(`"refusal":null`, `"refusal": null`), true, "got"},
+		{"another request's answer", chat, kindFresh, replace("chatcmpl-m000000000000001", "chatcmpl-m000000000000002"), true, "got"},
+		{"status", chat, kindFresh, func(_ http.Header, body string) (int, string) { return 503, body }, true, "status 503"},
+		{"cache state", chat, kindFresh, func(h http.Header, body string) (int, string) {
 			h.Set("X-LLMProxy-Cache", "hit")
 			return 200, body
 		}, true, `"hit", want "miss"`},
-		{"right stream", kindStream, replace("", ""), false, ""},
-		{"comments in a stream", kindStream, replace("data: [DONE]", ": keep-alive\n\ndata: [DONE]"), false, ""},
-		{"stream status", kindStream, func(_ http.Header, body string) (int, string) { return 429, body }, true, "status 429"},
-		{"no [DONE]", kindStream, replace("data: [DONE]\n\n", ""), false, "cut after 32 of 32"},
-		{"early [DONE]", kindStream, replace("data: ", "data: [DONE]\n\ndata: "), true, "[DONE] before"},
-		{"chunk lost", kindStream, replace(chunk3, `"content":"4 `), true, "want chunk 3"},
-		{"chunk after the end", kindStream, replace("data: [DONE]", "data: {}"), true, "chunk"},
-		{"early end", kindStream, replace(`"finish_reason":null`, `"finish_reason":"stop"`), true, "finishes after 0 chunks"},
-		{"error frame", kindStream, replace(`"choices":[{`, `"error":{},"x":[{`), true, "chunk"},
-		{"named event", kindStream, replace("data: ", "event: chunk\ndata: "), true, "line"},
+		{"right stream", chat, kindStream, replace("", ""), false, ""},
+		{"comments in a stream", chat, kindStream, replace("data: [DONE]", ": keep-alive\n\ndata: [DONE]"), false, ""},
+		{"stream status", chat, kindStream, func(_ http.Header, body string) (int, string) { return 429, body }, true, "status 429"},
+		{"no [DONE]", chat, kindStream, replace("data: [DONE]\n\n", ""), false, "cut after 32 of 32"},
+		{"early [DONE]", chat, kindStream, replace("data: ", "data: [DONE]\n\ndata: "), true, "[DONE] before"},
+		{"chunk lost", chat, kindStream, replace(chunk3, `"content":"4 `), true, "want chunk 3"},
+		{"chunk after the end", chat, kindStream, replace("data: [DONE]", "data: {}"), true, "chunk"},
+		{"early end", chat, kindStream, replace(`"finish_reason":null`, `"finish_reason":"stop"`), true, "finishes after 0 chunks"},
+		{"error frame", chat, kindStream, replace(`"choices":[{`, `"error":{},"x":[{`), true, "chunk"},
+		{"named event", chat, kindStream, replace("data: ", "event: chunk\ndata: "), true, "line"},
+		{"right response", responses, kindStream, replace("", ""), false, ""},
+		{"comments in a response", responses, kindStream, replace("event: ", ": keep-alive\n\nevent: "), false, ""},
+		{"response cut", responses, kindStream, func(_ http.Header, body string) (int, string) {
+			before, _, _ := strings.Cut(body, "event: response.completed")
+			return 200, before
+		}, false, "cut after 32 of 32"},
+		{"another request's response", responses, kindStream, replace("resp_", "resp_x"), true, "response"},
+		{"another item's delta", responses, kindStream, replace(delta+`,"sequence_number":7,"item_id":"`, delta+`,"sequence_number":7,"item_id":"x`), true, "delta"},
+		{"delta lost", responses, kindStream, replace(`"delta":"3 `, `"delta":"4 `), true, "want chunk 3"},
+		{"event out of turn", responses, kindStream, replace("response.in_progress", "response.created"), true, "want response.in_progress"},
+		{"number out of turn", responses, kindStream, replace(`"sequence_number":9`, `"sequence_number":8`), true, "want response.output_text.delta"},
+		{"event without its name", responses, kindStream, replace("event: response.output_text.delta\n"+second, second), true, "want response.output_text.delta"},
+		{"error event", responses, kindStream, replace("event: response.output_text.done", "event: error"), true, "want response.output_text.done"},
+		{"other text in the end", responses, kindStream, func(_ http.Header, body string) (int, string) {
+			at := strings.LastIndex(body, "and some words")
+			return 200, body[:at] + "or" + body[at+len("and"):]
+		}, true, "is not what"},
+		{"no usage", responses, kindStream, replace(`"total_tokens":493`, `"total_tokens":0`), true, "is not what"},
+		{"event after the end", responses, kindStream, func(_ http.Header, body string) (int, string) { return 200, body + "data: {}\n\n" }, true, "line"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			mock := mockUpstream()
@@ -151,7 +196,7 @@ func TestAsksSeeWrongAnswers(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.nc.Close()
-			work := fresh{test.kind, requestTemplate(missSize, test.kind), new(atomic.Int64)}
+			work := newFresh(test.api, test.kind, missSize, new(atomic.Int64))
 			ask := freshAsk("miss", work)
 			if test.kind == kindStream {
 				ask = streamAsk("miss", work)
@@ -222,6 +267,32 @@ func TestMedianAndQuantile(t *testing.T) {
 	for q, want := range map[float64]time.Duration{0.5: 100, 0.99: 198, 1: 200} {
 		if got := quantile(times, q); got != want {
 			t.Errorf("quantile %v of 1–200 = %d, want %d", q, got, want)
+		}
+	}
+}
+
+// What is added to one case is compared with what is added to the other round by
+// round, and not at all where a round shows nothing added to compare with.
+func TestAddedComparesWhatIsAdded(t *testing.T) {
+	rounds := func(firsts ...time.Duration) (side []sample) {
+		for _, first := range firsts {
+			side = append(side, sample{first: []time.Duration{first * time.Millisecond}})
+		}
+		return side
+	}
+	base := rounds(10, 20, 30)
+	for _, test := range []struct {
+		one, other []sample
+		want       []string
+	}{
+		{rounds(12, 23, 34), rounds(12, 22, 32), []string{"1.50 (1.00–2.00)", "≤ 1.15", "no"}},
+		{rounds(11, 22, 33), rounds(12, 22, 32), []string{"1.00 (0.50–1.50)", "≤ 1.15", "yes"}},
+		{rounds(12, 23, 34), rounds(12, 20, 32), []string{"not measurable", "≤ 1.15", ""}},
+	} {
+		table := newTable("", "ours", "base")
+		table.added("case", firstP50, pair{test.one, base}, pair{test.other, base}, atMost(1.15))
+		if got := table.rows[1][4:]; !slices.Equal(got, test.want) {
+			t.Errorf("got %q, want %q", got, test.want)
 		}
 	}
 }

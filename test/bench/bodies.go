@@ -66,13 +66,20 @@ func (t template) copied() template {
 	return template{text: bytes.Clone(t.text), marks: t.marks}
 }
 
-// request returns a chat request of exactly size bytes, the same for the same
+// isStream says whether the answer to a kind is a stream.
+func isStream(kind byte) bool { return kind == kindStream || kind == kindPaced }
+
+// request returns a request to the endpoint of exactly size bytes, the same for the same
 // arguments: a system prompt of a fifth (at most 2 KB), then user and assistant
 // messages of English prose of up to 4 KB each.
-func request(size int, marker string) []byte {
-	head := `{"model":"` + modelName + `","messages":[`
-	tail := `],"temperature":0.2,"max_tokens":800`
-	if kind := marker[0]; kind == kindStream || kind == kindPaced {
+func request(api endpoint, size int, marker string) []byte {
+	messages, limit := "messages", "max_tokens"
+	if api == responses {
+		messages, limit = "input", "max_output_tokens"
+	}
+	head := `{"model":"` + modelName + `","` + messages + `":[`
+	tail := `],"temperature":0.2,"` + limit + `":800`
+	if isStream(marker[0]) {
 		tail += `,"stream":true`
 	}
 	tail += "}"
@@ -179,8 +186,8 @@ func answer(marker string) []byte {
 func blankMarker(kind byte) string { return freshMarker(kind, 0) }
 
 // requestTemplate is a request of size bytes that can be made fresh by a stamp.
-func requestTemplate(size int, kind byte) template {
-	return newTemplate(request(size, blankMarker(kind)), blankMarker(kind))
+func requestTemplate(api endpoint, size int, kind byte) template {
+	return newTemplate(request(api, size, blankMarker(kind)), blankMarker(kind))
 }
 
 // answerTemplate is the answer to any marker.

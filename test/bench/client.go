@@ -24,8 +24,9 @@ type conn struct {
 	lastRead time.Time // when the bytes last read from the network came
 	body     []byte    // of the last response, reused
 	parts    [2][]byte
-	head     []byte // request head for bodies of headFor bytes
+	head     []byte // request head for bodies of headFor bytes to headTo
 	headFor  int
+	headTo   endpoint
 }
 
 // response is the head of an answer. Its body is read by readBody, or line by
@@ -67,13 +68,13 @@ func (c *conn) redial() error {
 	return nil
 }
 
-// post sends a chat completion request and reads the head of the answer.
-func (c *conn) post(body []byte) (response, error) {
-	if c.headFor != len(body) {
-		c.headFor = len(body)
-		c.head = fmt.Appendf(c.head[:0], "POST /v1/chat/completions HTTP/1.1\r\nHost: %s\r\n"+
+// post sends a request to the endpoint and reads the head of the answer.
+func (c *conn) post(api endpoint, body []byte) (response, error) {
+	if c.headFor != len(body) || c.headTo != api {
+		c.headFor, c.headTo = len(body), api
+		c.head = fmt.Appendf(c.head[:0], "POST %s HTTP/1.1\r\nHost: %s\r\n"+
 			"Authorization: Bearer %s\r\nContent-Type: application/json\r\nX-LLMProxy-Step: bench\r\n"+
-			"Content-Length: %d\r\n\r\n", c.addr, clientKey, len(body))
+			"Content-Length: %d\r\n\r\n", api, c.addr, clientKey, len(body))
 	}
 	if err := c.nc.SetDeadline(time.Now().Add(requestLimit)); err != nil {
 		return response{}, err

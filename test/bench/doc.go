@@ -24,6 +24,13 @@
 // tiktoken: no server takes part. Speeds are of the CPU time of the process, so
 // with the collection of the garbage that a tokenizer leaves.
 //
+// Streams are of two endpoints, chat and Responses, in the same rounds: chat
+// through the server, chat through M, Responses through the server, Responses
+// through M. The first chunk is the first that has text of the answer, so in a
+// Responses stream the fifth event; where the chunks come at once, the four
+// before it count too. Of what the server adds to M, that of Responses is
+// compared with that of chat.
+//
 // # How to read the tables
 //
 // A figure is the median over the rounds. A ratio is the median of the ratios
@@ -43,6 +50,9 @@
 //   - Throughput is what is left when client, server and upstream share the
 //     processors. A cheap client makes the bound harder, so the client's own
 //     CPU is shown.
+//   - "added" is the figure through the server less that through M in the same
+//     round. The ratio of two added times is not measurable if in any round the
+//     noise outweighs what is added to chat.
 //   - A chunk is held back if it came only after the upstream had written the
 //     next. A busy machine does that too: the share of M is the machine's.
 //   - Counting is wall time per count, as the server's own metric

@@ -9,7 +9,7 @@ import (
 // startPair starts the server to measure, before the upstream at base, and the
 // baseline of a role beside it; without a binary the baseline is both.
 func (b *bench) startPair(ctx context.Context, upstream *process, role string) (ours, base *process, err error) {
-	url, name := "http://"+upstream.addr+"/v1", "M"
+	url, name := "http://"+upstream.addr, "M"
 	var args []string
 	if role == roleM {
 		args = []string{url}
@@ -22,7 +22,7 @@ func (b *bench) startPair(ctx context.Context, upstream *process, role string) (
 	if b.bin == "" {
 		ours, err = b.startRole(ctx, name+" again", role, args...)
 	} else {
-		ours, err = b.startServer(ctx, url)
+		ours, err = b.startServer(ctx, url+"/v1")
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, base.stop())
@@ -35,7 +35,7 @@ func (b *bench) expect(p *process, state string) target {
 	if b.bin == "" {
 		state = ""
 	}
-	return target{p, state}
+	return target{process: p, state: state}
 }
 
 // withPair runs f with the mock upstream, the server to measure and a baseline,

@@ -13,7 +13,8 @@ import (
 // target is a server to drive, and the cache state its answers must state.
 type target struct {
 	*process
-	state string // X-LLMProxy-Cache: "hit" or "miss"; "" where the server has no cache
+	state string   // X-LLMProxy-Cache: "hit" or "miss"; "" where the server has no cache
+	api   endpoint // asked of it, where a section asks more than one
 }
 
 // sample is what one stretch of load showed.

@@ -48,7 +48,7 @@ func (b *bench) memory(ctx context.Context) error {
 		}
 		if b.bin != "" {
 			server = b.expect(ours, "miss")
-			work := fresh{kindFresh, requestTemplate(memorySize, kindFresh), new(atomic.Int64)}
+			work := newFresh(chat, kindFresh, memorySize, new(atomic.Int64))
 			of = fmt.Sprintf("%d clients × %d KB, then misses", memoryClients, memorySize/KB)
 			if err := b.peak(ctx, t, of, server, func(int) ask { return freshAsk(server.state, work) }); err != nil {
 				return err
@@ -85,7 +85,7 @@ func (b *bench) start(ctx context.Context) (err error) {
 	start := func() (*process, error) { return b.startServer(ctx, "http://"+mock.addr+"/v1") }
 	if b.bin == "" {
 		name = "M"
-		start = func() (*process, error) { return b.startRole(ctx, name, roleM, "http://"+mock.addr+"/v1") }
+		start = func() (*process, error) { return b.startRole(ctx, name, roleM, "http://"+mock.addr) }
 	}
 	launches := make([]time.Duration, b.plan.starts)
 	for i := range launches {

@@ -18,7 +18,7 @@ const missSize = 1 * KB // of the request bodies in the miss and stream sections
 func (b *bench) miss(ctx context.Context) error {
 	return b.withPair(ctx, roleM, func(mock, ours, base *process) error {
 		t := newTable("Miss with both commits against M (net/http, one RoundTrip), 1 KB bodies", ours.name, base.name)
-		work := fresh{kindFresh, requestTemplate(missSize, kindFresh), new(atomic.Int64)}
+		work := newFresh(chat, kindFresh, missSize, new(atomic.Int64))
 		newAsk := func(t target, _ int) ask { return freshAsk(t.state, work) }
 		server, m := b.expect(ours, "miss"), target{process: base}
 		// The first counts load the vocabulary, which is no part of a miss.

@@ -6,19 +6,19 @@ import (
 	"net/http"
 )
 
-// baselineM reads the request, makes one RoundTrip to the upstream at base (a
-// URL up to and with /v1) and copies the answer.
+// baselineM reads the request, makes one RoundTrip to the same path of the
+// upstream at base (scheme and host) and copies the answer.
 func baselineM(base string) http.Handler {
 	transport := &http.Transport{MaxIdleConnsPerHost: 512, DisableCompression: true}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", healthy)
-	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("POST /v1/", func(w http.ResponseWriter, r *http.Request) {
 		body, free, err := readBody(r)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		out, err := http.NewRequestWithContext(r.Context(), http.MethodPost, base+"/chat/completions", bytes.NewReader(body))
+		out, err := http.NewRequestWithContext(r.Context(), http.MethodPost, base+r.URL.Path, bytes.NewReader(body))
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return

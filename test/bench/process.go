@@ -22,7 +22,7 @@ import (
 const (
 	roleMock = "role-mock" // the upstream
 	roleH    = "role-h"    // baseline H
-	roleM    = "role-m"    // baseline M; argument: the upstream's base URL
+	roleM    = "role-m"    // baseline M; argument: the upstream's scheme and host
 )
 
 const (
@@ -52,7 +52,7 @@ func playRole(role string, args []string) error {
 	case len(args) == 1:
 		handler = baselineM(args[0])
 	default:
-		return fmt.Errorf("%s needs the upstream's base URL", role)
+		return fmt.Errorf("%s needs the upstream's scheme and host", role)
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -9,56 +9,84 @@ import (
 
 const pacedClients = 16
 
+// pair holds the rounds of the server and those of its baseline.
+type pair struct{ ours, base []sample }
+
 // stream compares streams with M: the time to the first chunk, the delay of
 // each chunk, and how many of many streams are lost or cut when the upstream
-// answers at once.
+// answers at once. It does so for chat and for Responses in turn, and compares
+// what the server adds to the two.
 func (b *bench) stream(ctx context.Context) error {
 	return b.withPair(ctx, roleM, func(_, ours, base *process) error {
 		t := newTable("Streams against M, each a miss of 1 KB", ours.name, base.name)
-		server, m := b.expect(ours, "miss"), target{process: base}
 		n := new(atomic.Int64)
-		burst := fresh{kindStream, requestTemplate(missSize, kindStream), n}
-		paced := fresh{kindPaced, requestTemplate(missSize, kindPaced), n}
-
-		a, viaM, err := b.streamDuel(ctx, 1, burst, server, m)
-		if err != nil {
-			return err
+		for _, load := range []struct {
+			kind    byte
+			clients int
+			of      string
+		}{
+			{kindStream, 1, fmt.Sprintf("%d chunks at once × 1 client", burstChunks)},
+			{kindPaced, pacedClients, fmt.Sprintf("%d chunks, %s apart after %s × %d clients", paceChunks, chunkGap, firstWait, pacedClients)},
+		} {
+			viaChat, viaResponses, err := b.streamDuel(ctx, load.clients, load.kind, ours, base, n)
+			if err != nil {
+				return err
+			}
+			t.streams(chat.name()+", "+load.of, load.kind, viaChat)
+			t.streams(responses.name()+", "+load.of, load.kind, viaResponses)
+			of := "responses to chat, " + load.of
+			t.added(of, firstP50, viaResponses, viaChat, atMost(1.15))
+			t.added(of, delayP50, viaResponses, viaChat, atMost(1.15))
+			t.added(of, firstP99, viaResponses, viaChat, bound{})
+			t.added(of, delayP99, viaResponses, viaChat, bound{})
+			t.gap()
 		}
-		of := fmt.Sprintf("%d chunks at once × 1 client", burstChunks)
-		t.ratio(of, firstP50, a, viaM, atMost(1.5))
-		t.ratio(of, firstP99, a, viaM, bound{})
-		t.difference(of, measure{"first chunk p50, added", firstP50.of, millis}, a, viaM, bound{})
-		t.ratio(of, latencyP50, a, viaM, bound{})
-		t.errors(of, a, viaM)
-		t.gap()
-
-		if a, viaM, err = b.streamDuel(ctx, pacedClients, paced, server, m); err != nil {
-			return err
+		for _, api := range []endpoint{chat, responses} {
+			if err := b.manyStreams(ctx, t, newFresh(api, kindStream, missSize, n), b.expect(ours, "miss")); err != nil {
+				return err
+			}
 		}
-		of = fmt.Sprintf("%d chunks, %s apart after %s × %d clients", paceChunks, chunkGap, firstWait, pacedClients)
-		t.ratio(of, firstP50, a, viaM, atMost(1.5))
-		t.ratio(of, firstP99, a, viaM, bound{})
-		for _, delay := range []measure{delayP50, delayP99, delayMax} {
-			t.ratio(of, delay, a, viaM, bound{})
-		}
-		t.held(of, a, viaM)
-		t.errors(of, a, viaM)
-		t.gap()
-		return b.manyStreams(ctx, t, burst, server)
+		return t.print(b.out)
 	})
 }
 
-func (b *bench) streamDuel(ctx context.Context, clients int, f fresh, server, m target) (ours, base []sample, err error) {
-	samples, err := b.duel(ctx, clients, func(t target, worker int) ask {
-		if f.kind == kindPaced {
-			return later(paceChunks*chunkGap*time.Duration(worker)/time.Duration(clients), streamAsk(t.state, f))
-		}
-		return streamAsk(t.state, f)
-	}, server, m)
-	if err != nil {
-		return nil, nil, err
+// streamDuel drives streams of both endpoints through the server and through
+// its baseline, in turn.
+func (b *bench) streamDuel(ctx context.Context, clients int, kind byte, ours, base *process, n *atomic.Int64) (viaChat, viaResponses pair, err error) {
+	var sides []target
+	for _, api := range []endpoint{chat, responses} {
+		server, m := b.expect(ours, "miss"), target{process: base}
+		server.api, m.api = api, api
+		sides = append(sides, server, m)
 	}
-	return samples[0], samples[1], nil
+	samples, err := b.duel(ctx, clients, func(t target, worker int) ask {
+		next := streamAsk(t.state, newFresh(t.api, kind, missSize, n))
+		if kind == kindPaced {
+			return later(paceChunks*chunkGap*time.Duration(worker)/time.Duration(clients), next)
+		}
+		return next
+	}, sides...)
+	if err != nil {
+		return pair{}, pair{}, err
+	}
+	return pair{samples[0], samples[1]}, pair{samples[2], samples[3]}, nil
+}
+
+// streams adds the rows of one endpoint's streams of a kind.
+func (t *table) streams(of string, kind byte, p pair) {
+	t.ratio(of, firstP50, p.ours, p.base, atMost(1.5))
+	t.ratio(of, firstP99, p.ours, p.base, bound{})
+	for _, m := range []measure{firstP50, firstP99, delayP50, delayP99, delayMax} {
+		t.difference(of, measure{m.name + ", added", m.of, m.show}, p.ours, p.base, bound{})
+	}
+	if kind == kindPaced {
+		t.held(of, p.ours, p.base)
+	} else {
+		t.ratio(of, latencyP50, p.ours, p.base, bound{})
+		t.ratio(of, chunkRate, p.ours, p.base, bound{})
+	}
+	t.errors(of, p.ours, p.base)
+	t.gap()
 }
 
 // later puts off the first request by wait, so that the workers, whose streams
@@ -89,8 +117,7 @@ func (t *table) held(of string, ours, base []sample) {
 		"", wanted.format(whole), wanted.met(float64(held)))
 }
 
-// manyStreams counts the streams that are lost or cut, 64 at a time, and prints
-// the table.
+// manyStreams counts the streams that are lost or cut, 64 at a time.
 func (b *bench) manyStreams(ctx context.Context, t *table, f fresh, server target) error {
 	s, err := server.measure(ctx, 64, limit{requests: int64(b.plan.streams)}, func(int) ask {
 		return streamAsk(server.state, f)
@@ -99,12 +126,13 @@ func (b *bench) manyStreams(ctx context.Context, t *table, f fresh, server targe
 		return err
 	}
 	b.noteWrong(server, s)
-	of := fmt.Sprintf("%d streams × 64 clients", b.plan.streams)
+	of := fmt.Sprintf("%s, %d streams × 64 clients", f.api.name(), b.plan.streams)
 	t.figure(of, "lost or cut", float64(b.plan.streams-s.answered), whole, atMost(0))
 	t.figure(of, throughput.name, throughput.of(s), rate, bound{})
 	t.figure(of, cpuPerRequest.name, cpuPerRequest.of(s), micros, bound{})
 	if s.failure != nil {
 		t.note("%s: %v", of, s.failure)
 	}
-	return t.print(b.out)
+	t.gap()
+	return nil
 }

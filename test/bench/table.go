@@ -77,20 +77,49 @@ func (t *table) difference(of string, m measure, ours, base []sample, wanted bou
 
 func (t *table) compare(of string, m measure, ours, base []sample, by func(a, b float64) float64, show func(float64) string, wanted bound) {
 	a, b := each(ours, m.of), each(base, m.of)
-	compared := make([]float64, len(a))
+	compared := pairwise(a, b, by)
+	if median(a) == 0 { // too short a round for a tick of CPU
+		compared = nil
+	}
+	text, met := spread(compared, show, wanted)
+	t.row(of, m.name, m.show(median(a)), m.show(median(b)), text, wanted.format(show), met)
+}
+
+// added adds a row with the ratio of what the server adds to a figure over its
+// baseline in one case to what it adds in another.
+func (t *table) added(of string, m measure, one, other pair, wanted bound) {
+	minus := func(a, b float64) float64 { return a - b }
+	a := pairwise(each(one.ours, m.of), each(one.base, m.of), minus)
+	b := pairwise(each(other.ours, m.of), each(other.base, m.of), minus)
+	compared := pairwise(a, b, func(a, b float64) float64 { return a / b })
+	if slices.Min(b) <= 0 { // noise outweighs what is added
+		compared = nil
+	}
+	text, met := spread(compared, plain, wanted)
+	t.row(of, m.name+", added", "", "", text, wanted.format(plain), met)
+}
+
+// spread returns the median of the rounds, with the least and the greatest in
+// brackets, and whether it is as wanted.
+func spread(rounds []float64, show func(float64) string, wanted bound) (text, met string) {
+	v := median(rounds)
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return "not measurable", ""
+	}
+	text = show(v)
+	if len(rounds) > 1 {
+		text += fmt.Sprintf(" (%s–%s)", show(slices.Min(rounds)), show(slices.Max(rounds)))
+	}
+	return text, wanted.met(v)
+}
+
+// pairwise combines the figures of each round of two sides.
+func pairwise(a, b []float64, by func(a, b float64) float64) []float64 {
+	made := make([]float64, len(a))
 	for i := range a {
-		compared[i] = by(a[i], b[i])
+		made[i] = by(a[i], b[i])
 	}
-	v := median(compared)
-	if math.IsNaN(v) || math.IsInf(v, 0) || median(a) == 0 { // too short a round for a tick of CPU
-		t.row(of, m.name, m.show(median(a)), m.show(median(b)), "not measurable", wanted.format(show), "")
-		return
-	}
-	text := show(v)
-	if len(compared) > 1 {
-		text += fmt.Sprintf(" (%s–%s)", show(slices.Min(compared)), show(slices.Max(compared)))
-	}
-	t.row(of, m.name, m.show(median(a)), m.show(median(b)), text, wanted.format(show), wanted.met(v))
+	return made
 }
 
 // errors adds a row with the requests of both sides that got no right answer,
@@ -168,6 +197,7 @@ var (
 	firstP99      = measure{"first chunk p99", func(s sample) float64 { return quantile(s.first, 0.99).Seconds() }, millis}
 	delayP50      = measure{"chunk delay p50", func(s sample) float64 { return quantile(s.delays, 0.5).Seconds() }, millis}
 	delayP99      = measure{"chunk delay p99", func(s sample) float64 { return quantile(s.delays, 0.99).Seconds() }, millis}
+	chunkRate     = measure{"chunks", func(s sample) float64 { return float64(len(s.delays)) / s.elapsed.Seconds() }, rate}
 	delayMax      = measure{"chunk delay max", func(s sample) float64 { return quantile(s.delays, 1).Seconds() }, millis}
 )
 
