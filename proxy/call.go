@@ -125,18 +125,7 @@ func (c *call) read() (err error) {
 	if err != nil {
 		return err
 	}
-	if c.buf, err = readBody(c.r, c.policy.RequestBody); err != nil {
-		return err
-	}
-	doc, err := cache.Scan(*c.buf)
-	if err != nil {
-		return err
-	}
-	var step, run string
-	if c.doc, step, run, err = takeOwnMetadata(doc); err != nil {
-		return err
-	}
-	if err := c.settleNames(step, run); err != nil {
+	if err := c.readDocument(); err != nil {
 		return err
 	}
 	if c.view, err = c.dialect.view(c.doc); err != nil {
@@ -158,6 +147,22 @@ func (c *call) read() (err error) {
 	c.recorded = true
 	c.name(sample)
 	return nil
+}
+
+// readDocument reads a JSON body, and the names that stand in it.
+func (c *call) readDocument() (err error) {
+	if c.buf, err = readBody(c.r, c.policy.RequestBody); err != nil {
+		return err
+	}
+	doc, err := cache.Scan(*c.buf)
+	if err != nil {
+		return err
+	}
+	var step, run string
+	if c.doc, step, run, err = takeOwnMetadata(doc); err != nil {
+		return err
+	}
+	return c.settleNames(step, run)
 }
 
 // name makes the call's key.

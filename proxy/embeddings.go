@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -19,19 +18,10 @@ type embeddings struct {
 }
 
 func (e *embeddings) parse(body []byte) error {
-	body = bytes.TrimSpace(body)
-	if !json.Valid(body) || jsonKind(body) != '{' {
-		e.fault = "not a JSON object"
-		return errNoChunk
-	}
-	e.raw = body
-	if failure := jsonGet(body, "error"); !jsonEmpty(failure) {
-		e.fault = "error object"
-		return newChunkError(failure)
-	}
-	if jsonKind(jsonGet(body, "data")) != '[' {
-		e.fault = "no data"
-		return errors.New("no data")
+	e.raw = bytes.TrimSpace(body)
+	if err := checkAnswer(e.raw, "data"); err != nil {
+		e.fault = faultOf(err)
+		return err
 	}
 	if e.base64 {
 		return e.encode()

@@ -11,18 +11,7 @@ import (
 // serveInputTokens answers POST /v1/responses/input_tokens from our own count.
 // It calls no model, so it has no budget and no row.
 func (c *call) serveInputTokens() (err error) {
-	if c.buf, err = readBody(c.r, c.policy.RequestBody); err != nil {
-		return err
-	}
-	doc, err := cache.Scan(*c.buf)
-	if err != nil {
-		return err
-	}
-	var step, run string
-	if c.doc, step, run, err = takeOwnMetadata(doc); err != nil {
-		return err
-	}
-	if err := c.settleNames(step, run); err != nil {
+	if err := c.readDocument(); err != nil {
 		return err
 	}
 	if c.view, err = responseView(c.doc); err != nil {

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"llmproxy/budget"
-	"llmproxy/cache"
 	"llmproxy/ledger"
 	"llmproxy/store"
 )
@@ -65,19 +64,7 @@ func (c *call) readPassthrough() (io.Reader, error) {
 		c.upstream = c.policy.fallback()
 		return c.r.Body, nil
 	}
-	var err error
-	if c.buf, err = readBody(c.r, c.policy.RequestBody); err != nil {
-		return nil, err
-	}
-	doc, err := cache.Scan(*c.buf)
-	if err != nil {
-		return nil, err
-	}
-	var step, run string
-	if c.doc, step, run, err = takeOwnMetadata(doc); err != nil {
-		return nil, err
-	}
-	if err := c.settleNames(step, run); err != nil {
+	if err := c.readDocument(); err != nil {
 		return nil, err
 	}
 	if raw, ok := c.doc.Member("model"); ok {

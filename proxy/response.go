@@ -25,21 +25,36 @@ const (
 )
 
 func (r *modelResponse) parse(body []byte) error {
-	body = bytes.TrimSpace(body)
+	r.raw, r.fault = bytes.TrimSpace(body), ""
+	err := checkAnswer(r.raw, "output")
+	if err != nil {
+		r.fault = faultOf(err)
+	}
+	return err
+}
+
+// checkAnswer tells what is wrong with an answer that has to be an object with a
+// list of that name.
+func checkAnswer(body []byte, list string) error {
 	if !json.Valid(body) || jsonKind(body) != '{' {
-		r.fault = "not a JSON object"
 		return errNoChunk
 	}
-	r.raw = body
 	if failure := jsonGet(body, "error"); !jsonEmpty(failure) {
-		r.fault = "error object"
 		return newChunkError(failure)
 	}
-	if jsonKind(jsonGet(body, "output")) != '[' {
-		r.fault = "no output"
-		return errors.New("no output")
+	if jsonKind(jsonGet(body, list)) != '[' {
+		return errors.New("no " + list)
 	}
 	return nil
+}
+
+// faultOf is why an answer with such an error is not stored.
+func faultOf(err error) string {
+	var failed *chunkError
+	if errors.As(err, &failed) {
+		return "error object"
+	}
+	return err.Error()
 }
 
 func (r *modelResponse) event(data []byte) (last bool, err error) {

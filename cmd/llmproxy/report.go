@@ -71,20 +71,25 @@ func (f *reportFlags) addRange(cmd *cobra.Command) {
 	flags.StringVar(&f.format, "format", string(report.Table), "output `format`: "+choices(report.Formats()))
 }
 
-// report answers the flags on cmd's standard output.
-func (a *app) report(cmd *cobra.Command, f reportFlags) (err error) {
+// question is what the flags ask, in the time zone of the settings.
+func (a *app) question(cmd *cobra.Command, f reportFlags) (settings Settings, query report.Query, err error) {
 	if err := f.check(); err != nil {
-		return err
+		return settings, query, err
 	}
-	settings, err := a.loadSettings(cmd.Flags())
-	if err != nil {
-		return err
+	if settings, err = a.loadSettings(cmd.Flags()); err != nil {
+		return settings, query, err
 	}
 	loc, err := time.LoadLocation(settings.Timezone)
 	if err != nil {
-		return fmt.Errorf("loading the time zone: %w", err)
+		return settings, query, fmt.Errorf("loading the time zone: %w", err)
 	}
-	query, err := f.query(time.Now(), loc)
+	query, err = f.query(time.Now(), loc)
+	return settings, query, err
+}
+
+// report answers the flags on cmd's standard output.
+func (a *app) report(cmd *cobra.Command, f reportFlags) (err error) {
+	settings, query, err := a.question(cmd, f)
 	if err != nil {
 		return err
 	}

@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -34,18 +32,7 @@ is shown below the table; what remains of their drift is shown in it.`,
   llmproxy tokens drift --step summarize-ticket --format csv`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := f.check(); err != nil {
-				return err
-			}
-			settings, err := a.loadSettings(cmd.Flags())
-			if err != nil {
-				return err
-			}
-			loc, err := time.LoadLocation(settings.Timezone)
-			if err != nil {
-				return fmt.Errorf("loading the time zone: %w", err)
-			}
-			query, err := f.query(time.Now(), loc)
+			settings, query, err := a.question(cmd, f)
 			if err != nil {
 				return err
 			}
