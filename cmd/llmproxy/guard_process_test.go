@@ -124,8 +124,11 @@ func TestKilledRunsActAtMostOnce(t *testing.T) {
 	for i := range units {
 		unit := strconv.Itoa(i)
 		act := script(unit)
-		if i%4 == 0 { // long enough to be killed in, however busy the machine is
+		switch i % 4 { // long enough to be killed in, however busy the machine is
+		case 0:
 			act = strings.Replace(act, "sleep 0.05", "sleep 2", 1)
+		case 1:
+			act += "; sleep 2"
 		}
 		p := b.start(runArgs(unit, act, flags...)...)
 		switch i % 4 {
