@@ -37,6 +37,7 @@ func (b *bench) stream(ctx context.Context) error {
 			of := "responses to chat, " + load.of
 			t.added(of, firstP50, viaResponses, viaChat, atMost(1.15))
 			t.added(of, delayP50, viaResponses, viaChat, atMost(1.15))
+			t.added(of, cpuPerRequest, viaResponses, viaChat, bound{})
 			t.added(of, firstP99, viaResponses, viaChat, bound{})
 			t.added(of, delayP99, viaResponses, viaChat, bound{})
 			t.gap()
@@ -79,6 +80,7 @@ func (t *table) streams(of string, kind byte, p pair) {
 	for _, m := range []measure{firstP50, firstP99, delayP50, delayP99, delayMax} {
 		t.difference(of, measure{m.name + ", added", m.of, m.show}, p.ours, p.base, bound{})
 	}
+	t.ratio(of, cpuPerRequest, p.ours, p.base, bound{})
 	if kind == kindPaced {
 		t.held(of, p.ours, p.base)
 	} else {
