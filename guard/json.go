@@ -22,6 +22,7 @@ type value struct {
 	items   []value  // of an array
 	members []member // of an object, as written
 	raw     []byte   // the text it was read from
+	tidy    bool     // of a string: raw is its canonical form
 }
 
 type member struct {
@@ -137,7 +138,7 @@ func (p *parser) value(depth int) (v value, err error) {
 		v.items, err = p.array(depth)
 	case c == '"':
 		v.kind = kindString
-		v.text, err = p.str()
+		v.text, v.tidy, err = p.str()
 	case c == '-' || c >= '0' && c <= '9':
 		v.kind = kindNumber
 		v.text, err = p.number()
@@ -204,7 +205,7 @@ func (p *parser) object(depth int) (members []member, err error) {
 		if p.peek() != '"' {
 			return p.fail("a member's name in double quotes is missing")
 		}
-		name, err := p.str()
+		name, _, err := p.str()
 		if err != nil {
 			return err
 		}
@@ -265,45 +266,61 @@ func (p *parser) number() (string, error) {
 	return string(p.text[start:p.at]), nil
 }
 
-func (p *parser) str() (string, error) {
+// str reads a string. tidy says that it is spelled in the canonical form.
+func (p *parser) str() (_ string, tidy bool, err error) {
 	p.at++
 	start := p.at
-	var decoded []byte // what stands before start, where something was escaped
+	var decoded strings.Builder // what stands before start, where something was escaped
+	tidy = true
 	for p.at < len(p.text) {
 		c := p.text[p.at]
 		switch {
 		case plain[c]:
-			p.at++
+			text, at := p.text, p.at+1
+			for at < len(text) && plain[text[at]] {
+				at++
+			}
+			p.at = at
 		case c == '"':
 			rest := p.text[start:p.at]
 			p.at++
-			if decoded == nil {
-				return string(rest), nil
+			if decoded.Len() == 0 {
+				return string(rest), tidy, nil
 			}
-			return string(append(decoded, rest...)), nil
+			decoded.Write(rest)
+			return decoded.String(), tidy, nil
 		case c == '\\':
-			if decoded == nil {
-				decoded = make([]byte, 0, p.rest(start))
+			if decoded.Cap() == 0 {
+				decoded.Grow(p.rest(start))
 			}
-			decoded = append(decoded, p.text[start:p.at]...)
-			r, err := p.escape()
-			if err != nil {
-				return "", err
+			decoded.Write(p.text[start:p.at])
+			if p.at+1 < len(p.text) && shortEscape[p.text[p.at+1]] != 0 {
+				decoded.WriteByte(shortEscape[p.text[p.at+1]])
+				p.at += 2
+			} else {
+				tidy = false
+				r, err := p.escape()
+				if err != nil {
+					return "", false, err
+				}
+				decoded.WriteRune(r)
 			}
-			decoded = utf8.AppendRune(decoded, r)
 			start = p.at
 		case c < ' ':
-			return "", p.fail("a control character stands unescaped in a string")
+			return "", false, p.fail("a control character stands unescaped in a string")
 		default:
 			r, size := utf8.DecodeRune(p.text[p.at:])
 			if r == utf8.RuneError && size < 2 {
-				return "", p.fail("it is not UTF-8")
+				return "", false, p.fail("it is not UTF-8")
 			}
 			p.at += size
 		}
 	}
-	return "", p.fail("a string does not end")
+	return "", false, p.fail("a string does not end")
 }
+
+// shortEscape holds what the escapes stand for that the canonical form has.
+var shortEscape = [256]byte{'"': '"', '\\': '\\', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
 // rest is how long the string is at most that begins at start: to the first
 // quote, at or after p.at, that no backslash stands before.
@@ -385,6 +402,9 @@ func (v *value) appendTo(b []byte) (_ []byte, unsafe *unsafeNumber) {
 	case kindNumber:
 		return appendNumber(b, v.text)
 	case kindString:
+		if v.tidy {
+			return append(b, v.raw...), nil
+		}
 		return appendString(b, v.text), nil
 	case kindArray:
 		b = append(b, '[')

@@ -94,6 +94,7 @@ func (s *selector) transformed(v *value) *value {
 		return v
 	}
 	changed := *v
+	changed.tidy = false
 	for _, t := range s.transforms {
 		switch t {
 		case "trim":
