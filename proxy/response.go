@@ -66,19 +66,37 @@ func (r *modelResponse) event(data []byte) (last bool, err error) {
 		r.fault = "not a JSON object"
 		return false, errNoChunk
 	}
-	switch kind := jsonText(jsonGet(data, "type")); kind {
+	var kind string
+	var whole, index, item, delta, failure []byte
+	for name, value := range jsonMembers(data) {
+		switch string(name) {
+		case "type":
+			kind = jsonText(value)
+		case "response":
+			whole = value
+		case "output_index":
+			index = value
+		case "item":
+			item = value
+		case "delta":
+			delta = value
+		case "error":
+			failure = value
+		}
+	}
+	switch kind {
 	case responseCompleted, responseIncomplete, responseFailed:
-		err := r.parse(r.whole(jsonGet(data, "response")))
+		err := r.parse(r.whole(whole))
 		return err == nil, err
 	case "response.output_item.done":
-		if at, ok := jsonInt(jsonGet(data, "output_index")); ok {
+		if at, ok := jsonInt(index); ok {
 			if r.items == nil {
 				r.items = map[int64][]byte{}
 			}
-			r.items[at] = jsonGet(data, "item")
+			r.items[at] = item
 		}
 	default:
-		if failure := jsonGet(data, "error"); kind == "error" || !jsonEmpty(failure) {
+		if kind == "error" || !jsonEmpty(failure) {
 			r.fault = "error object"
 			if jsonKind(failure) != '{' {
 				failure = flatError(data)
@@ -86,7 +104,7 @@ func (r *modelResponse) event(data []byte) (last bool, err error) {
 			return false, newChunkError(failure)
 		}
 		if strings.HasSuffix(kind, ".delta") {
-			r.written.WriteString(jsonText(jsonGet(data, "delta")))
+			r.written.WriteString(jsonText(delta))
 		}
 	}
 	return false, nil
