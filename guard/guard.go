@@ -52,6 +52,9 @@ type Guard struct {
 	// KeySecret, if set, keys the hashes, so that keys of guessable inputs tell
 	// nothing. Changing it makes every record unfindable.
 	KeySecret []byte
+	// Redact are JSON pointers to values of results that are not to be stored,
+	// such as a token in an answer; see [CheckPointers].
+	Redact []string
 	// Observe, if set, is called after each commit, and for each begin that was
 	// answered without one. It must not block.
 	Observe func(Transition)
@@ -62,6 +65,8 @@ type Guard struct {
 	front   *front
 	waiting waiters
 	probing probes
+	redact  []selector
+	invalid error // of Redact
 }
 
 // Transition is one event and what it did. What time alone did has no event, and
@@ -145,6 +150,7 @@ var ErrUnavailable = store.ErrUnavailable
 
 func (g *Guard) init() {
 	g.once.Do(func() {
+		g.redact, g.invalid = parseSelectors(g.Redact)
 		g.boot, g.front = randomID(), newFront()
 		g.clock.started = time.Now()
 	})
@@ -191,6 +197,9 @@ func (g *Guard) Do(ctx context.Context, id ID, e Event) (Answer, error) {
 	g.init()
 	if err := e.check(); err != nil {
 		return Answer{}, err
+	}
+	if e = g.clean(e); g.invalid != nil {
+		return Answer{}, g.invalid
 	}
 	for {
 		seen := g.front.undone.Load()

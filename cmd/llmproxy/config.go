@@ -165,6 +165,7 @@ type WebhookConfig struct {
 // GuardConfig governs the guard of side effects.
 type GuardConfig struct {
 	DefaultOnUnknown string          `yaml:"default_on_unknown"` // retry or hold: what a begin does where a run vanished
+	Redact           []string        `yaml:"redact"`             // JSON pointers to values of results that are not stored
 	KeySecretEnv     string          `yaml:"key_secret_env"`     // names the variable whose value keys the hashes; "": none
 	Forward          []ForwardConfig `yaml:"forward"`            // steps whose calls the guard makes itself
 }
@@ -201,7 +202,7 @@ func defaultConfig() Config {
 		},
 		Limits:              LimitsConfig{RequestBody: 32 << 20, ResponseBody: 64 << 20, Detached: 256, RefreshesPerKey: 5},
 		Webhooks:            []WebhookConfig{},
-		Guard:               GuardConfig{DefaultOnUnknown: "retry", Forward: []ForwardConfig{}},
+		Guard:               GuardConfig{DefaultOnUnknown: "retry", Redact: []string{}, Forward: []ForwardConfig{}},
 		Shutdown:            ShutdownConfig{Drain: Duration(30 * time.Second)},
 		ServeHitsOverBudget: true,
 		Steps:               []StepConfig{},

@@ -13,6 +13,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"llmproxy/guard"
 )
 
 // simURL is the base URL of the simulated model inside the binary.
@@ -47,6 +49,11 @@ func validate(r *reader, cfg *Config) {
 	r.oneOf("guard.default_on_unknown", cfg.Guard.DefaultOnUnknown, "policy", []string{"retry", "hold"})
 	if name := cfg.Guard.KeySecretEnv; name != "" && r.env[name] == "" {
 		r.bad("guard.key_secret_env", "is a variable that is not set; set it to a secret that stays")
+	}
+	for i, pointer := range cfg.Guard.Redact {
+		if err := guard.CheckPointers([]string{pointer}); err != nil {
+			r.bad(fmt.Sprintf("guard.redact[%d]", i), "is no JSON pointer; write /member or /member/0")
+		}
 	}
 	validateForward(r, cfg.Guard.Forward)
 }

@@ -171,7 +171,7 @@ func (a *app) openLocalGuard(cmd *cobra.Command, access guardAccess) (*guard.Cli
 		return nil, nil, &exitError{exitUnavailable, err}
 	}
 	log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
-	g := &guard.Guard{Log: log, Step: guardSteps(settings.Guard), KeySecret: guardSecret(settings.Guard, a.env)}
+	g := &guard.Guard{Log: log, Step: guardSteps(settings.Guard), Redact: settings.Guard.Redact, KeySecret: guardSecret(settings.Guard, a.env)}
 	done := func() {}
 	if access != toDerive {
 		if g.Store, done, err = openGuardStore(cmd, settings, access, log); err != nil {

@@ -23,7 +23,7 @@ func (s *server) newGuard() *guard.Guard {
 		s.webhooks.effectChanged(t)
 	}
 	return &guard.Guard{Store: s.store, Log: s.log, Observe: observe, Step: guardSteps(s.settings.Guard),
-		KeySecret: guardSecret(s.settings.Guard, s.env)}
+		Redact: s.settings.Guard.Redact, KeySecret: guardSecret(s.settings.Guard, s.env)}
 }
 
 // newForwarder makes the calls of the steps that are configured for it.
