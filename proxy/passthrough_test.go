@@ -220,3 +220,23 @@ func TestModelsOfAnUpstreamThatListsNone(t *testing.T) {
 	}
 	h.nothingHeld()
 }
+
+// A download comes byte for byte, with its length and type.
+func TestDownloadsAreByteExact(t *testing.T) {
+	sound := make([]byte, 100_000)
+	for i := range sound {
+		sound[i] = byte(i * 7 >> 3)
+	}
+	h := newHarness(t, counting)
+	h.upstream.Always(proxytest.JSON(200, string(sound)).Header("Content-Type", "audio/mpeg").Header("Content-Disposition", "attachment"))
+	for path, get := range map[string]func(string) response{
+		"/v1/files/file-1/content": h.get,
+		"/v1/audio/speech":         func(path string) response { return h.postTo(path, `{"model":"tts-1","input":"hi","voice":"x"}`) },
+	} {
+		r := get(path)
+		if r.status != 200 || r.body != string(sound) || r.header.Get("Content-Type") != "audio/mpeg" || r.header.Get("Content-Disposition") != "attachment" || r.cache() != "bypass" {
+			t.Errorf("%s: %d, %d bytes of %d, %v", path, r.status, len(r.body), len(sound), r.header)
+		}
+	}
+	h.nothingHeld()
+}
