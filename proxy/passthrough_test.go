@@ -230,7 +230,7 @@ func TestDownloadsAreByteExact(t *testing.T) {
 	h := newHarness(t, counting)
 	h.upstream.Always(proxytest.JSON(200, string(sound)).Header("Content-Type", "audio/mpeg").Header("Content-Disposition", "attachment"))
 	for path, get := range map[string]func(string) response{
-		"/v1/files/file-1/content": h.get,
+		"/v1/files/file-1/content": func(path string) response { return h.get(path) },
 		"/v1/audio/speech":         func(path string) response { return h.postTo(path, `{"model":"tts-1","input":"hi","voice":"x"}`) },
 	} {
 		r := get(path)
