@@ -197,6 +197,9 @@ steps:
 		{"/steps/mail/v1/chat/completions", question("Order 12"), nil, []string{"--step", "mail"}},
 		{"/steps/n8n-7/v1/chat/completions", question("Order 13"), nil, []string{"--step", "n8n-7"}},
 		{"/v1/chat/completions", named, nil, nil},
+		{"/v1/responses", `{"model":"sim","input":"Hi."}`, nil, nil},
+		{"/v1/completions", `{"model":"sim","prompt":"Hi."}`, nil, nil},
+		{"/v1/embeddings", `{"model":"sim-embed","input":["Hi."]}`, nil, nil},
 		{"/v1/chat/completions", question("Hi."), []string{"X-LLMProxy-Sample", "2"}, []string{"--sample", "2"}},
 	} {
 		file := filepath.Join(t.TempDir(), "body.json")

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +17,7 @@ import (
 	"llmproxy/cache"
 	"llmproxy/proxy"
 	"llmproxy/store"
+	"llmproxy/tokens"
 )
 
 // keyFlags say whose request it is.
@@ -36,8 +39,9 @@ func newKeyCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "key FILE",
 		Short: "Print the key of a request body, and what sets two bodies apart",
-		Long: `Key prints the key that the server gives a chat request with this body: requests
-with equal keys are the same work and get the same answer. FILE may be - for
+		Long: `Key prints the key that the server gives a request with this body: requests with
+equal keys are the same work and get the same answer. Where it is sent (chat,
+responses, completions or embeddings) is told from its members. FILE may be - for
 standard input.
 
 The key also depends on the step, on the tenant that the answer belongs to, and
@@ -120,6 +124,9 @@ answer is streamed.`,
 // step, which the metadata may name, and the upstream, which the model decides.
 func printDiff(w io.Writer, first, second *proxy.Identity, format string) error {
 	differs := []string{}
+	if first.Context.Endpoint != second.Context.Endpoint {
+		differs = append(differs, "endpoint")
+	}
 	if first.Context.Scope != second.Context.Scope {
 		differs = append(differs, "step")
 	}
@@ -185,7 +192,7 @@ func (f keyFlags) identify(cmd *cobra.Command, policy *proxy.Policy, name string
 	if err != nil {
 		return nil, fmt.Errorf("reading a request body: %w", err)
 	}
-	r, err := http.NewRequestWithContext(cmd.Context(), http.MethodPost, "/v1/chat/completions", bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(cmd.Context(), http.MethodPost, "/v1/"+string(endpointOfBody(body)), bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -196,6 +203,20 @@ func (f keyFlags) identify(cmd *cobra.Command, policy *proxy.Policy, name string
 		return nil, fmt.Errorf("%s: the server would refuse this request: %s", name, refusal.Message)
 	}
 	return id, nil
+}
+
+// endpointOfBody guesses where a body is sent, as llmproxy tokens does; one that
+// does not tell is taken for a chat request, whose members are then missed.
+func endpointOfBody(body []byte) tokens.Endpoint {
+	doc, err := cache.Scan(body)
+	if err != nil {
+		return tokens.ChatCompletions
+	}
+	var model string
+	if raw, ok := doc.Member("model"); ok {
+		json.Unmarshal(raw, &model) //nolint:errcheck // the server says what is wrong with it
+	}
+	return cmp.Or(guessEndpoint(doc, model), tokens.ChatCompletions)
 }
 
 // onlyTenant is the one tenant that the database knows.
