@@ -205,7 +205,7 @@ func TestWhichHeadersGoUpstream(t *testing.T) {
 		"X-LLMProxy-Step", "s", "X-LLMProxy-Run", "r", "X-LLMProxy-Context", "run=x", "X-LLMProxy-Sample", "2", "X-LLMProxy-Reject", "no", "X-LLMProxy-Future", "x",
 		"Cache-Control", "no-cache", "Idempotency-Key", "k", "Cookie", "c=1", "Accept-Encoding", "br", "Te", "trailers", "Expect", "",
 		"Connection", "X-Hop, keep-alive", "X-Hop", "1", "X-Forwarded-For", "10.0.0.1", "Proxy-Authorization", "Basic x", "Forwarded", "for=10.0.0.1",
-		"Openai-Beta", "assistants=v2", "Openai-Organization", "org", "X-Stainless-Retry-Count", "1", "Authorization", "Bearer mine", "Api-Key", "mine too", "Traceparent", "00-1-2-01", "Accept", "application/json")
+		"Openai-Beta", "assistants=v2", "Openai-Organization", "org", "Openai-Platform", "org-1", "X-Stainless-Retry-Count", "1", "Authorization", "Bearer mine", "Api-Key", "mine too", "Traceparent", "00-1-2-01", "Accept", "application/json")
 	if r := h.do(req); r.status != 200 {
 		t.Fatalf("%d %s", r.status, r.body)
 	}

@@ -236,6 +236,9 @@ func (u *Upstream) authorise(h http.Header, credentialIsOurs bool) {
 	if u.APIKey != "" {
 		h.Set("Authorization", "Bearer "+u.APIKey)
 	}
+	if u.BaseURL.Hostname() != "api.openai.com" {
+		h.Del("Openai-Platform") // n8n's word to OpenAI, for nobody else
+	}
 	for name, values := range u.Header {
 		h[http.CanonicalHeaderKey(name)] = slices.Clone(values)
 	}
