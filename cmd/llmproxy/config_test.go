@@ -71,14 +71,14 @@ func TestShippedConfig(t *testing.T) {
 	example := regexp.MustCompile(`(?m)^#( {2,})`)
 	replaced := regexp.MustCompile(`(?m)^ *(headers: \[\]|exclude: \[\]|api_key_env: .*)( *#.*)?\n`)
 	content = example.ReplaceAll(replaced.ReplaceAll(content, nil), []byte("$1"))
-	full, err := parse(t, string(content), map[string]string{"OPENAI_API_KEY": "sk-test"})
+	full, err := parse(t, string(content), map[string]string{"OPENAI_API_KEY": "sk-test", "WEBHOOK_SECRET": "s"})
 	if err != nil {
 		t.Fatalf("the examples of the shipped file are refused: %v\n%s", err, content)
 	}
 	if len(full.Steps) != 2 || len(full.Steps[0].Budget) != 5 || len(full.Upstreams) != 2 || len(full.Keys) != 1 {
 		t.Errorf("the examples are read as %+v", full.Config)
 	}
-	set := newReader("config.yaml", map[string]string{"OPENAI_API_KEY": "sk-test"})
+	set := newReader("config.yaml", map[string]string{"OPENAI_API_KEY": "sk-test", "WEBHOOK_SECRET": "s"})
 	set.file(content)
 	var seen []string
 	for path := range set.origins {
@@ -383,6 +383,7 @@ func TestMistakes(t *testing.T) {
 		{"{steps_declared_only: true, keys: [{name: k, step: a, " + hash + "}]}", `keys[0].step: "a" is not among the steps, and steps_declared_only is true; add it or write one that is`},
 
 		{"webhooks: [{url: mail, events: [budget_over]}]", "webhooks[0].url: is no address; write one such as https://example.com/hook"},
+		{"webhooks: [{url: 'http://h/', events: [budget_over], secret_env: NOT_SET}]", `webhooks[0].secret_env: "NOT_SET" is a variable that is not set, and notices would go unsigned; set it, or remove the key`},
 		{"webhooks: [{url: 'http://h/', events: []}]", "webhooks[0].events: is empty, so it is told nothing; use budget_near, budget_over or effect_unknown"},
 		{"webhooks: [{url: 'http://h/', events: [fire]}]", `webhooks[0].events[0]: "fire" is no event; use budget_near, budget_over or effect_unknown`},
 		{"guard: {key_secret_env: NOT_SET}", "guard.key_secret_env: \"NOT_SET\" is a variable that is not set; set it to a secret that stays"},

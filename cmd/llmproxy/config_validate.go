@@ -315,6 +315,9 @@ func validateWebhooks(r *reader, hooks []WebhookConfig) {
 		if u, err := url.Parse(hook.URL); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 			r.add(at+"url", "is no address; write one such as https://example.com/hook")
 		}
+		if name := hook.SecretEnv; name != "" && r.env[name] == "" {
+			r.bad(at+"secret_env", "is a variable that is not set, and notices would go unsigned; set it, or remove the key")
+		}
 		if len(hook.Events) == 0 {
 			r.add(at+"events", "is empty, so it is told nothing; use %s", enumerate(webhookEvents(), "or"))
 		}

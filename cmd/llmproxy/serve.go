@@ -250,7 +250,7 @@ func (s *server) apply(reload func() (Settings, error)) {
 		var policy *proxy.Policy
 		if policy, err = newPolicy(settings.Config, s.env); err == nil {
 			s.proxy.SetPolicy(policy)
-			s.log.Info("configuration read again; listen, database, log, cache.memory, webhooks and guard change only with a restart")
+			s.log.Info("configuration read again; listen, database, log, cache.memory, charges, webhooks and guard change only with a restart")
 			return
 		}
 	}
