@@ -11,12 +11,6 @@ import (
 // Times of the tests of Apply are in ms, small so that they read well.
 var testPolicy = Policy{OnUnknown: Retry, Lease: 100, MaxLease: 600, Drain: 20, Retention: 1000, Tombstone: 5000}
 
-func under(o OnUnknown) Policy {
-	p := testPolicy
-	p.OnUnknown = o
-	return p
-}
-
 // begin is a Begin with a token of its own name.
 func begin(token string, change ...func(*Begin)) Begin {
 	b := Begin{Step: "mail", Mode: ModeAPI, Policy: testPolicy, Token: HashToken(token), MaxAttempts: 5}

@@ -61,10 +61,6 @@ func parseSelector(text string) (s selector, err error) {
 	return s, nil
 }
 
-func escapePointer(token string) string {
-	return strings.NewReplacer("~", "~0", "/", "~1").Replace(token)
-}
-
 // find is the value the selector points at.
 func (s *selector) find(v *value) (*value, bool) {
 	for _, token := range s.tokens {
